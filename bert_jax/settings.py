@@ -97,22 +97,19 @@ def _describe_group(key: str, config: Any, shared: Any = None) -> SettingsGroup:
 
 
 def _main(log: LibraryLog, flags: SettingsFlags) -> int:
-    console, count = make_console(highlight=False), 0
+    console, has_any = make_console(highlight=False), False
     for kind, groups in list_all().items():
-        title = ", ".join(kind.PURPOSE[:2])
-        for group in groups:
-            for row in group.rows:
-                key = f"{group.key}.{row.name}"
-                if flags.pattern.lower() not in f"{key} {row.about}".lower():
-                    continue
-                if title:
-                    console.print(title, style="bold", markup=False)
-                    title = ""
-                count += 1
-                default = "" if row.default == "empty" else row.default
-                console.print(f"--{key}={default}", markup=False, soft_wrap=True)
-                print_paragraph(console, f"{row.about}; {row.allowed}".strip("; "), "dim")
-    if not count:
+        rows = [(f"{group.key}.{row.name}", row) for group in groups for row in group.rows]
+        pattern = flags.pattern.lower()
+        listed = [(key, row) for key, row in rows if pattern in f"{key} {row.about}".lower()]
+        if listed:
+            has_any = True
+            console.print(", ".join(kind.PURPOSE[:2]), style="bold", markup=False)
+        for key, row in listed:
+            default = "" if row.default == "empty" else row.default
+            console.print(f"--{key}={default}", markup=False, soft_wrap=True)
+            print_paragraph(console, f"{row.about}; {row.allowed}".strip("; "), "dim")
+    if not has_any:
         near = [key.removeprefix("--") for key in overrides.near_fields(Config, flags.pattern)]
         hint = f"did you mean {' or '.join(near)}?" if near else "without a pattern all are listed"
         raise Refused(f"{flags.pattern!r} is in no key or description of a setting; {hint}")

@@ -23,10 +23,7 @@ difference.
 
 import dataclasses
 
-import ml_collections
-
 from bert_jax import config as c
-from data_pipeline.spec.options import PretrainOptions
 
 BASE = c.ModelConfig(
     embedding_size=128,
@@ -56,14 +53,14 @@ SIZES = {
 }
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Return ALBERT; text follows the colon of --config=configs/albert.py:..."""
     size = c.arguments(text, size=("base", *SIZES))["size"]
     model, rows = SIZES[size]
     return c.to_config_dict(
         c.Config(
             model=model,
-            data=PretrainOptions(segments="sop", masking="ngram"),
+            data=c.PretrainOptions(segments="sop", masking="ngram"),
             phases=(c.Phase(512, 125_000, batch_size=4096, micro_batches=4096 // rows),),
             optim=c.OptimConfig(name="lamb", learning_rate=1.76e-3, warmup_steps=3125),
             compute=c.ComputeConfig(remat="layer" if rows == 256 else "none"),

@@ -15,10 +15,7 @@ Not measured with this code.
 
 import dataclasses
 
-import ml_collections
-
 from bert_jax import config as c
-from data_pipeline.spec.options import PretrainOptions
 
 # The smallest size of each shape; larger ones keep its proportions.
 BERT = c.ModelConfig(
@@ -47,10 +44,10 @@ MODERNBERT = dataclasses.replace(
 )
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Return a run of half an hour, or of --config.budget; text follows the colon."""
     is_bert = c.arguments(text, shape=("bert", "modernbert"))["shape"] == "bert"
-    pairs = PretrainOptions(masked_lm_prob=0.3)
+    pairs = c.PretrainOptions(masked_lm_prob=0.3)
     texts = dataclasses.replace(pairs, segments="doc_sentences", short_seq_prob=0.0)
     return c.to_config_dict(
         c.Config(

@@ -18,12 +18,10 @@ recipe=tokens   131k tokens in every step: batch 1024 at 128, 256 at 512; the re
                 the paper's "40 epochs" holds
 """
 
-import ml_collections
-
 from bert_jax import config as c
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Return BERT-Base; text follows the colon of --config=configs/base.py:..."""
     recipe = c.arguments(text, recipe=("paper", "tokens"))["recipe"]
     phases = (

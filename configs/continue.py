@@ -50,10 +50,7 @@ distilbert   2e-5, 64 rows of 128: Hugging Face's course, chapter 7.3 (perplexit
 
 import dataclasses
 
-import ml_collections
-
 from bert_jax import config as c
-from data_pipeline.spec.options import PretrainOptions
 
 BERT = c.Config(
     init="hf:google-bert/bert-base-uncased",
@@ -64,7 +61,7 @@ BERT = c.Config(
     optim=c.OptimConfig(learning_rate=2e-5, warmup_steps=1_000),
     eval=c.EvalConfig(every_steps=2_000),
 )
-FULL_SENTENCES = PretrainOptions(segments="full_sentences", short_seq_prob=0.0)
+FULL_SENTENCES = c.PretrainOptions(segments="full_sentences", short_seq_prob=0.0)
 ROBERTA = dataclasses.replace(
     BERT,
     init="hf:FacebookAI/roberta-base",
@@ -102,7 +99,7 @@ def continue_modernbert(init: str, masks: tuple[float, float]) -> c.Config:
         model=c.ModelConfig(  # more if the checkpoint has more positions
             attention_probs_dropout_prob=0.0, max_position_embeddings=1024
         ),
-        data=PretrainOptions(segments="doc_sentences", short_seq_prob=0.0, packed_examples=16),
+        data=c.PretrainOptions(segments="doc_sentences", short_seq_prob=0.0, packed_examples=16),
         eval=c.EvalConfig(every_steps=500, masked_lm_prob=0.15),
         optim=c.OptimConfig(
             name="stable_adamw",
@@ -131,7 +128,7 @@ RECIPES = {
         init="hf:google/electra-base-discriminator",
         objective="rtd",
         model=c.ModelConfig(generator_hidden_size=256),
-        data=PretrainOptions(
+        data=c.PretrainOptions(
             segments="doc_sentences",
             mask_token_share=0.85,
             random_token_share=0.0,
@@ -161,7 +158,7 @@ RECIPES = {
         init="hf:albert/albert-base-v2",
         objective="mlm_nsp",
         model=c.ModelConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
-        data=PretrainOptions(segments="sop", masking="ngram"),
+        data=c.PretrainOptions(segments="sop", masking="ngram"),
         optim=c.OptimConfig(name="lamb", learning_rate=9e-5, warmup_steps=750),
     ),
     "distilbert": dataclasses.replace(
@@ -173,7 +170,7 @@ RECIPES = {
 }
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Return the recipe of a family; text follows the colon of --config=configs/continue.py:..."""
     chosen = c.arguments(
         text, family=("bert", *RECIPES), tokens=0, replay=0.0, first=("masked", "causal")

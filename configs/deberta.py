@@ -14,10 +14,7 @@ weight of the detection and the order of the updates. small has the rates of bas
 continues it. Their code masks one token of every six; ours are drawn from the complete row.
 """
 
-import ml_collections
-
 from bert_jax import config as c
-from data_pipeline.spec.options import PretrainOptions
 
 # Width, layers, peak learning rate, rows per step.
 SIZES = {
@@ -28,7 +25,7 @@ SIZES = {
 }
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Return DeBERTa-v3; text follows the colon of --config=configs/deberta.py:..."""
     size = c.arguments(text, size=("base", *SIZES))["size"]
     width, layers, rate, rows = SIZES[size]
@@ -55,7 +52,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
             rtd_weight=10.0,
             rtd_generator_first=True,
             phases=(c.Phase(512, 1_000_000, batch_size=rows),),
-            data=PretrainOptions(
+            data=c.PretrainOptions(
                 segments="full_sentences",
                 mask_token_share=1.0,
                 random_token_share=0.0,

@@ -24,24 +24,20 @@ masks are shared out over the batch, here each row has its 15%; there all tokens
 predictions, here the masked ones; there positions keep the teacher's vectors.
 """
 
-import ml_collections
-
 from bert_jax import config as c
-from data_pipeline.spec.options import PretrainOptions
 
 TEACHER = "hf:google-bert/bert-base-uncased"
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Return six layers of 768 without segments; no arguments."""
-    c.arguments(text)
+def get_config() -> c.ConfigDict:
+    """Return six layers of 768 without segments."""
     return c.to_config_dict(
         c.Config(
             init=TEACHER,
             init_layers="0,2,4,7,9,11",
             teacher=TEACHER,
             objective="distillation",
-            data=PretrainOptions(
+            data=c.PretrainOptions(
                 segments="full_sentences", short_seq_prob=0.0, masked_lm_smoothing=0.7
             ),
             model=c.ModelConfig(num_hidden_layers=6, type_vocab_size=0, pooler_type="relu"),

@@ -19,10 +19,7 @@ embeddings=gdes     the encoder's are the generator's plus its own difference (D
 
 import dataclasses
 
-import ml_collections
-
 from bert_jax import config as c
-from data_pipeline.spec.options import PretrainOptions
 
 SMALL = c.ModelConfig(
     hidden_size=256,
@@ -45,7 +42,7 @@ SIZES = {
 }
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Return ELECTRA; text follows the colon of --config=configs/electra.py:..."""
     chosen = c.arguments(text, size=("small", *SIZES), embeddings=("shared", "gdes"))
     size, sharing = chosen["size"], chosen["embeddings"]
@@ -55,7 +52,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
             model=dataclasses.replace(model, generator_embeddings=sharing),
             objective="rtd",
             phases=(phase,),
-            data=PretrainOptions(
+            data=c.PretrainOptions(
                 segments="doc_sentences",
                 mask_token_share=0.85,
                 random_token_share=0.0,

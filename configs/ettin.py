@@ -24,10 +24,7 @@ third of them in the last two phases).
 
 import dataclasses
 
-import ml_collections
-
 from bert_jax import config as c
-from data_pipeline.spec.options import PretrainOptions
 
 SHAPE = c.ModelConfig(
     hidden_act="gelu_erf",
@@ -68,7 +65,7 @@ SIZES = {
 }
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Return Ettin; text follows the colon of --config=configs/ettin.py:..."""
     chosen = c.arguments(text, size=("150m", *SIZES), tokens=PAPER_TOKENS)
     size, share = SIZES[chosen["size"]], chosen["tokens"] / PAPER_TOKENS
@@ -112,7 +109,9 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
             ),
             objective="mlm",
             phases=(*ramp, long, decayed),
-            data=PretrainOptions(segments="doc_sentences", short_seq_prob=0.0, packed_examples=16),
+            data=c.PretrainOptions(
+                segments="doc_sentences", short_seq_prob=0.0, packed_examples=16
+            ),
             eval=c.EvalConfig(masked_lm_prob=0.15),
             optim=c.OptimConfig(
                 name="stable_adamw",

@@ -10,14 +10,12 @@ Not measured with this code.
 
 import dataclasses
 
-import ml_collections
-
 from bert_jax import config as c
 from bert_jax.config import overrides
 from bert_jax.runtime.cli import find_config
 
 
-def get_config(place: str = "configs/base.py") -> ml_collections.ConfigDict:
+def get_config(place: str = "configs/base.py") -> c.ConfigDict:
     """Keep one phase of the config at a place, FILE[:NAME=VALUE,...]."""
     config = overrides.load(c.Config, place, find_config, [])
     return c.to_config_dict(dataclasses.replace(config, phases=config.phases[:1]))

@@ -16,8 +16,6 @@ recipe=lamb64k  LAMB at batch 65,536 and 32,768 in 8,601 steps (You et al. 2020;
                 restarts the schedule; moments and their bias correction go on
 """
 
-import ml_collections
-
 from bert_jax import config as c
 
 MODEL = c.ModelConfig(
@@ -64,7 +62,7 @@ def lamb64k() -> c.Config:
     )
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Return BERT-Large; text follows the colon of --config=configs/large.py:..."""
     recipes = {"paper": paper(256), "tokens": paper(1024), "lamb64k": lamb64k()}
     recipe = c.arguments(text, recipe=("paper", *recipes))["recipe"]

@@ -18,12 +18,10 @@ recipe=ltr      every token from those before it, also in fine-tuning (section 5
 recipe=no_nsp   masked words alone ("No NSP")
 """
 
-import ml_collections
-
 from bert_jax import config as c
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Return BERT-Base with one loss; text follows the colon of --config=...left_to_right.py:..."""
     objectives = {"ltr": "causal", "no_nsp": "mlm"}
     recipe = c.arguments(text, recipe=("ltr", *objectives))["recipe"]

@@ -24,22 +24,18 @@ with epsilon 1e-6, 400,000 steps, warm-up of 4,000. Quoted from memory: rows of 
 64 heads of layer 21 for BERT-Large.
 """
 
-import ml_collections
-
 from bert_jax import config as c
-from data_pipeline.spec.options import PretrainOptions
 
 TEACHER = "hf:google-bert/bert-base-uncased"
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Return six layers of 384, heads of 32; no arguments."""
-    c.arguments(text)
+def get_config() -> c.ConfigDict:
+    """Return six layers of 384, heads of 32."""
     return c.to_config_dict(
         c.Config(
             teacher=TEACHER,
             objective="relation_distillation",
-            data=PretrainOptions(segments="full_sentences", short_seq_prob=0.0),
+            data=c.PretrainOptions(segments="full_sentences", short_seq_prob=0.0),
             distill=c.DistillConfig(relation_heads=48),
             model=c.ModelConfig(
                 hidden_size=384,

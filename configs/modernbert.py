@@ -29,10 +29,7 @@ long rows is from its second attempt.
 
 import dataclasses
 
-import ml_collections
-
 from bert_jax import config as c
-from data_pipeline.spec.options import PretrainOptions
 
 BASE = c.ModelConfig(
     hidden_size=768,
@@ -81,7 +78,7 @@ TEMPERATURES = {"constant": (0.0, 0.0, 0.0), "falling": (0.7, 0.5, 0.3)}
 END_OF_DECAY = 0.001  # final learning rate / initial
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Return ModernBERT; text follows the colon of --config=configs/modernbert.py:..."""
     chosen = c.arguments(
         text, size=("base", *SIZES), masks=("constant", *MASKS), tokens=PAPER_TOKENS
@@ -129,7 +126,9 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
                 long,
                 decayed,
             ),
-            data=PretrainOptions(segments="doc_sentences", short_seq_prob=0.0, packed_examples=16),
+            data=c.PretrainOptions(
+                segments="doc_sentences", short_seq_prob=0.0, packed_examples=16
+            ),
             eval=c.EvalConfig(masked_lm_prob=0.15),
             optim=c.OptimConfig(
                 name="stable_adamw",

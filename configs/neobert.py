@@ -17,13 +17,10 @@ each other; there they do not share one. The texts of the second phase are the t
 there its longer ones.
 """
 
-import ml_collections
-
 from bert_jax import config as c
-from data_pipeline.spec.options import PretrainOptions
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> c.ConfigDict:
     """Return NeoBERT, in rows of 1,024 and then of 4,096."""
     model = c.ModelConfig(
         hidden_size=768,
@@ -52,7 +49,7 @@ def get_config() -> ml_collections.ConfigDict:
                 c.Phase(1024, 1_000_000, batch_size=2048),
                 c.Phase(4096, 50_000, batch_size=512),
             ),
-            data=PretrainOptions(
+            data=c.PretrainOptions(
                 segments="doc_sentences",
                 masked_lm_prob=0.2,
                 mask_token_share=1.0,

@@ -19,8 +19,6 @@ one never saw, with a learning rate of its own: at the end of the first one's th
 
 from typing import Any
 
-import ml_collections
-
 from bert_jax import config as c
 
 BERT = c.ModelConfig(
@@ -115,7 +113,7 @@ OTHER_PHASES["electra_gdes"] = OTHER_PHASES["electra"]
 FIRST_OBJECTIVE = {"causal_then_masked": "causal"}  # first phase, if not the run's objective
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Return two layers, two short phases; Muon for `tuned`, else AdamW. text follows the colon."""
     name = c.arguments(text, model=("tuned", *MODELS))["model"]
     rate = RATES.get(name, 3e-3)

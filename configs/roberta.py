@@ -22,10 +22,7 @@ class RobertaModel reads a vocabulary whose [PAD] is id 1.
 
 import dataclasses
 
-import ml_collections
-
 from bert_jax import config as c
-from data_pipeline.spec.options import PretrainOptions
 
 BASE = c.ModelConfig(hidden_act="gelu_erf", layer_norm_eps=1e-5, type_vocab_size=1)
 LARGE = dataclasses.replace(
@@ -35,7 +32,7 @@ LARGE = dataclasses.replace(
 SIZES = {"base": (BASE, 6e-4, 24_000), "large": (LARGE, 4e-4, 30_000)}
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Return RoBERTa; text follows the colon of --config=configs/roberta.py:..."""
     size = c.arguments(text, size=("base", *SIZES))["size"]
     model, rate, warmup_steps = SIZES[size]
@@ -43,7 +40,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
         c.Config(
             model=model,
             objective="mlm",
-            data=PretrainOptions(segments="full_sentences", short_seq_prob=0.0),
+            data=c.PretrainOptions(segments="full_sentences", short_seq_prob=0.0),
             phases=(c.Phase(512, 500_000, batch_size=8192, micro_batches=8),),
             optim=c.OptimConfig(
                 name="adamw",

@@ -16,14 +16,11 @@ Rate and warm-up: of ELECTRA-Small, 12 layers of 256 at batch 128 (Clark et al. 
 google-research/electra, configure_pretraining.py); the nearest published, not tuned for this size.
 """
 
-import ml_collections
-
 from bert_jax import config as c
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Return eight layers of 512 in the paper's two lengths; no arguments."""
-    c.arguments(text)
+def get_config() -> c.ConfigDict:
+    """Return eight layers of 512 in the paper's two lengths."""
     return c.to_config_dict(
         c.Config(
             model=c.ModelConfig(

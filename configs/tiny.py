@@ -9,14 +9,11 @@ The paper's settings are for a large model and a million steps; in 400 they stay
 loss. docs/experiments.md (2026-11-21) says what is different here, and why.
 """
 
-import ml_collections
-
 from bert_jax import config as c
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Return two layers, two short phases and a short warm-up; no arguments."""
-    c.arguments(text)
+def get_config() -> c.ConfigDict:
+    """Return two layers, two short phases and a short warm-up."""
     return c.to_config_dict(
         c.Config(
             model=c.ModelConfig(

@@ -19,10 +19,7 @@ read from the right.
 
 import dataclasses
 
-import ml_collections
-
 from bert_jax import config as c
-from data_pipeline.spec.options import PretrainOptions
 
 SIZES = {
     "base": c.ModelConfig(),
@@ -32,7 +29,7 @@ SIZES = {
 }
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Return XLNet; text follows the colon of --config=configs/xlnet.py:..."""
     size = c.arguments(text, size=("base", *SIZES))["size"]
     rows, micro_batches = {"base": (256, 1), "large": (8192, 32)}[size]
@@ -49,7 +46,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
             objective="permutation",
             phases=(c.Phase(512, 500_000, batch_size=rows, micro_batches=micro_batches),),
             # Appendix A.4.1: K = 6, spans of 1 to 5 words.
-            data=PretrainOptions(masked_lm_prob=1 / 6, masking="ngram", longest_ngram=5),
+            data=c.PretrainOptions(masked_lm_prob=1 / 6, masking="ngram", longest_ngram=5),
             optim=c.OptimConfig(learning_rate=4e-4, warmup_steps=40_000, decay_counts_warmup=False),
         )
     )

@@ -5,6 +5,8 @@ Read schema and model_schema (the settings), phases (what follows from them), co
 overrides (flags), resolve (a Config to a ResolvedRun) and validate (the checks).
 """
 
+from ml_collections import ConfigDict
+
 from bert_jax.config.config_dict import (
     Kind,
     arguments,
@@ -50,3 +52,4 @@ from bert_jax.config.schema import (
     RunConfig,
     TaskOptions,
 )
+from data_pipeline.spec.options import PretrainOptions

@@ -112,27 +112,22 @@ def recorded(config: Any) -> dict[str, Any]:
     return view
 
 
-def flatten(config: Any) -> dict[str, Any]:
+def flatten(value: Any, key: str = "") -> dict[str, Any]:
     """Map flat keys to the values of a config, or of one read from JSON.
 
-    Keys are flag names without "config.", as phases[0].steps.
+    Keys are flag names without "config.", as phases[0].steps, and begin with `key`.
     """
-    flat: dict[str, Any] = {}
-
-    def add(value: Any, key: str) -> None:
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        if isinstance(value, Mapping):
-            for name, part in value.items():
-                add(part, f"{key}.{name}" if key else name)
-        elif isinstance(value, list | tuple):
-            for number, part in enumerate(value):
-                add(part, f"{key}[{number}]")
-        else:
-            flat[key] = value
-
-    add(config, "")
-    return flat
+    if dataclasses.is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        parts = {f"{key}.{name}" if key else name: part for name, part in value.items()}
+    elif isinstance(value, list | tuple):
+        parts = {f"{key}[{number}]": part for number, part in enumerate(value)}
+    else:
+        return {key: value}
+    return {
+        path: each for name, part in parts.items() for path, each in flatten(part, name).items()
+    }
 
 
 def set_fields(config: Kind, settings: Mapping[str, Any]) -> Kind:

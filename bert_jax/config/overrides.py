@@ -9,6 +9,7 @@ Every error names the flag, its value and what is allowed.
 import copy
 import dataclasses
 import difflib
+import functools
 import importlib.machinery
 import importlib.util
 import inspect
@@ -18,7 +19,7 @@ import sys
 import traceback
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -30,7 +31,7 @@ from data_pipeline.spec.fields import parse_text, shorten
 
 _FLAG = re.compile(r"--?config\.([^=]*)(?:=(.*))?", re.DOTALL)
 _COLON = re.compile(r"(?<=\.py):")  # of FILE:TEXT; folders may have colons too
-_PART = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d+)\])?")
+_INDEX = re.compile(r"\[-?\d+\]")
 
 # Least share of common words between similar paths; abbreviations and what they stand for.
 _MIN_SHARE = 0.5
@@ -55,8 +56,6 @@ _PHASE_SETTINGS = {
     "store_temperature": "data.store_temperature",
 }
 
-Part = tuple[str, int | None]  # phases[0] is ("phases", 0), optim is ("optim", None)
-
 
 @dataclasses.dataclass(frozen=True)
 class Override:
@@ -69,7 +68,7 @@ class Override:
         return f"--config.{self.path}={shorten(self.text)}"
 
 
-def take(arguments: Sequence[str], kind: type[Any]) -> tuple[list[Override], list[str]]:
+def take(arguments: Sequence[str], kind: Any) -> tuple[list[Override], list[str]]:
     """Separate the overrides of a config from the other arguments of a command line."""
     overrides: list[Override] = []
     rest: list[str] = []
@@ -85,7 +84,8 @@ def take(arguments: Sequence[str], kind: type[Any]) -> tuple[list[Override], lis
         path, text = flag.groups()
         if text is None:
             follower = waiting[0] if waiting else ""
-            is_bare = _is_bool(kind, path) and follower.lower() not in ("true", "false")
+            is_bool = _list_fields(kind).get(_INDEX.sub("[0]", path)) is bool
+            is_bare = is_bool and follower.lower() not in ("true", "false")
             text = "true" if is_bare else waiting.pop(0) if waiting else None
         if text is None or text.startswith("--"):
             raise Refused(f"--config.{path} has no value; write --config.{path}=VALUE")
@@ -178,13 +178,15 @@ def _run_file(path: str, arguments: list[str]) -> ConfigDict:
         exec(spec.loader.source_to_code(spec.loader.get_data(file), file), vars(module))
         if not callable(getattr(module, "get_config", None)):
             raise Refused("it has no get_config(), the function that returns the config")
+        signature = inspect.signature(module.get_config)
         try:
-            inspect.signature(module.get_config).bind(*arguments)
+            signature.bind(*arguments)
         except TypeError:
+            signature = signature.replace(return_annotation=signature.empty)
             raise Refused(
-                f"its get_config{inspect.signature(module.get_config)} does not fit: it is called "
-                f"with {repr(arguments[0]) if arguments else 'nothing'}, the text after the colon "
-                "of --config=FILE:TEXT"
+                f"its get_config{signature} does not fit: it is called with "
+                f"{repr(arguments[0]) if arguments else 'nothing'}, the text after the colon of "
+                "--config=FILE:TEXT"
             ) from None
         view = module.get_config(*arguments)
     except (Exception, SystemExit) as error:
@@ -224,77 +226,80 @@ def _complete(view: ConfigDict, defaults: ConfigDict) -> None:
 
 def _set(kind: type[Any], view: ConfigDict, override: Override) -> None:
     try:
-        parts, hint = _find_field(kind, override.path)
-        value = _parse_value(hint, override.text)
+        value = _parse_value(_find_type(kind, override.path), override.text)
     except ValueError as error:
         raise Refused(f"{override}: {error}") from error
+    *groups, leaf = override.path.split(".")
     holder: Any = view
-    for name, index in parts[:-1]:
+    for text in groups:
+        name, _, index = text.removesuffix("]").partition("[")
         group, holder = holder, holder[name]
-        if index is None:
+        if not index:
             continue
         if not isinstance(holder, tuple):
             return  # settings_from refuses the file
-        if not -len(holder) <= index < len(holder):
+        if not -len(holder) <= int(index) < len(holder):
             raise Refused(
                 f"{override}: this config has {len(holder) or 'no'} {name}, counted from 0"
             )
         entries = list(holder)
-        holder = entries[index] = copy.copy(entries[index])  # other entries may be the same object
+        # A copy, as other entries may be the same object.
+        holder = entries[int(index)] = copy.copy(entries[int(index)])
         group[name] = tuple(entries)
     if not isinstance(holder, ConfigDict):
         return  # settings_from refuses the file
     with holder.ignore_type(), holder.unlocked():  # types are checked above and in settings_from
-        holder[parts[-1][0]] = value
+        holder[leaf] = value
 
 
-def _find_field(kind: type[Any], path: str) -> tuple[list[Part], Any]:
-    """Return the path to a field, as parts, and its type."""
-    hint: Any = kind
-    parts: list[Part] = []
-    done = ""
+@functools.cache
+def _list_fields(kind: Any) -> dict[str, Any]:
+    """Map the path of every field that a flag can set to its type; for tuples, of entry [0]."""
+    fields: dict[str, Any] = {}
+    for name, hint in typing.get_type_hints(kind).items():
+        is_tuple = isinstance(hint, types.GenericAlias)
+        part = typing.get_args(hint)[0] if is_tuple else hint
+        if dataclasses.is_dataclass(part):
+            group = f"{name}[0]" if is_tuple else name
+            below = _list_fields(typing.cast(Any, part))
+            fields |= {f"{group}.{path}": each for path, each in below.items()}
+        else:
+            fields[name] = hint
+    return fields
+
+
+def _find_type(kind: Any, path: str) -> Any:
+    """Return the type of the field at a path. Raises Refused, with a way out, if it has none."""
+    fields, first = _list_fields(kind), _INDEX.sub("[0]", path)
+    if first in fields:
+        return fields[first]
     bracketed = re.sub(r"\.(-?\d+)(?=\.|$)", r"[\1]", path)
     if bracketed != path:
         raise Refused(f"a number stands in brackets; write --config.{bracketed}=VALUE")
-    for text in path.split("."):
-        part = _PART.fullmatch(text)
-        fields = typing.get_type_hints(hint) if dataclasses.is_dataclass(hint) else {}
-        if part is None or part[1] not in fields:
-            raise Refused(_describe_unknown_field(kind, path, done, list(fields)))
-        name, index = part[1], part[2]
-        hint, done = fields[name], f"{done}.{text}" if done else text
-        if isinstance(hint, types.GenericAlias):
-            if index is None:
-                break
-            hint = typing.get_args(hint)[0]
-        elif index is not None:
-            raise Refused(f"config.{done.partition('[')[0]} has no [{index}]; leave it out")
-        parts.append((name, None if index is None else int(index)))
-    if isinstance(hint, types.GenericAlias):
-        below = typing.get_args(hint)[0]
-        raise Refused(f"set a field of one of them: {_name_fields(f'{done}[0]', below)}")
-    if dataclasses.is_dataclass(hint):
-        raise Refused(f"that is a group of settings; set one of them: {_name_fields(done, hint)}")
-    return parts, hint
-
-
-def _name_fields(done: str, kind: Any) -> str:
-    names = [field.name for field in dataclasses.fields(kind)]
-    return f"--config.{done}.{names[0]}=VALUE; its fields are {', '.join(names)}"
-
-
-def _describe_unknown_field(kind: type[Any], path: str, done: str, fields: list[str]) -> str:
-    place = f"config.{done}" if done else "config"
     if kind is FinetuneConfig and (group := re.split(r"[.\[]", path)[0]) in _RESOLVED:
-        return f"fine-tuning has no such field; {_RESOLVED[group]}"
-    if not fields:
-        return f"{place} is a single value and has no fields"
+        raise Refused(f"fine-tuning has no such field; {_RESOLVED[group]}")
+    for group in (first, f"{first}[0]"):
+        if names := _name_fields(fields, group):
+            raise Refused(
+                f"that is a group of settings; set one of them: --config.{group}.{names[0]}=VALUE; "
+                f"its fields are {', '.join(names)}"
+            )
     if near := near_fields(kind, path):
-        return f"there is no such field; did you mean {' or '.join(near)}?"
-    return f"there is no such field; the fields of {place} are {', '.join(fields)}"
+        raise Refused(f"there is no such field; did you mean {' or '.join(near)}?")
+    group = first.rpartition(".")[0]
+    place, names = f"config.{group}", _name_fields(fields, group)
+    if not names:
+        place, names = "config", [field.name for field in dataclasses.fields(kind)]
+    raise Refused(f"there is no such field; the fields of {place} are {', '.join(names)}")
 
 
-def near_fields(kind: type[Any], name: str) -> list[str]:
+def _name_fields(fields: Iterable[str], group: str) -> list[str]:
+    """List the names of fields in a group of settings, by their paths."""
+    prefix = f"{group}."
+    return [path.removeprefix(prefix) for path in fields if path.startswith(prefix)]
+
+
+def near_fields(kind: Any, name: str) -> list[str]:
     """Return the flags of up to three fields whose paths share the most words with a name."""
     wanted = _split_words(name)
     shares = {path: _share_words(wanted, _split_words(path)) for path in _list_fields(kind)}
@@ -304,56 +309,33 @@ def near_fields(kind: type[Any], name: str) -> list[str]:
     return [f"--config.{path}" for path in near[:3]]
 
 
-def _split_words(path: str) -> list[tuple[str, float]]:
+def _split_words(path: str) -> dict[str, float]:
     """Return the words of a path with their weights; the words of its groups count half."""
     *groups, leaf = re.sub(r"\[.*?\]", "", path.lower()).split(".")
-    return [
-        (part, weight)
+    return {
+        part: weight
         for text, weight in ((".".join(groups), 0.5), (leaf, 1.0))
         for word in re.findall(r"[a-z]+[0-9]*", text)
         for part in _SHORT.get(word, word).split()
-    ]
+    }
 
 
-def _share_words(wanted: list[tuple[str, float]], words: list[tuple[str, float]]) -> float:
-    """Return the share, from 0 to 1, of equal or similar words in two paths.
+def _share_words(wanted: Mapping[str, float], words: Mapping[str, float]) -> float:
+    """Return the share, from 0 to 1, of words in two paths that are alike.
 
     0 if no such word is in the last part of the second path.
     """
-    total, common, in_leaf = sum(weight for _, weight in [*wanted, *words]), 0.0, False
-    rest = list(words)
-    for word, weight in wanted:
-        nearest = max(rest, key=lambda other: _compare_words(word, other[0]), default=("", 0.0))
-        likeness = _compare_words(word, nearest[0])
-        if likeness >= 0.75:
-            common += likeness * (weight + nearest[1])
-            in_leaf |= nearest[1] == 1.0
-            rest.remove(nearest)
-    return common / total if in_leaf else 0.0
+    nearest = {word: max(words, key=lambda other: _compare_words(word, other)) for word in wanted}
+    alike = {word: near for word, near in nearest.items() if _compare_words(word, near) >= 0.75}
+    if all(words[near] < 1.0 for near in alike.values()):
+        return 0.0
+    common = sum(wanted[word] + words[near] for word, near in alike.items())
+    return common / sum([*wanted.values(), *words.values()])
 
 
 def _compare_words(word: str, other: str) -> float:
     starts = min(len(word), len(other)) >= 3 and (word.startswith(other) or other.startswith(word))
     return max(0.8 if starts else 0.0, difflib.SequenceMatcher(None, word, other).ratio())
-
-
-def _list_fields(kind: Any, path: str = "") -> Iterator[str]:
-    """Yield the path of every field that a flag can set; for tuples, of the first entry."""
-    for name, hint in typing.get_type_hints(kind).items():
-        place = f"{path}.{name}" if path else name
-        if isinstance(hint, types.GenericAlias):
-            yield from _list_fields(typing.get_args(hint)[0], f"{place}[0]")
-        elif dataclasses.is_dataclass(hint):
-            yield from _list_fields(hint, place)
-        else:
-            yield place
-
-
-def _is_bool(kind: type[Any], path: str) -> bool:
-    try:
-        return _find_field(kind, path)[1] is bool
-    except ValueError:
-        return False
 
 
 def _parse_value(hint: Any, text: str) -> Any:

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from bert_jax.config.model_schema import THETAS, ModelConfig
 from bert_jax.config.schema import (
@@ -63,17 +64,9 @@ def ramp_batch(phase: Phase, first: int, tokens: int, multiple: int) -> tuple[Ph
             )
         ramp.append(dataclasses.replace(phase, batch_size=batch_size, steps=steps))
         trained += steps * step_tokens
-    after = [
-        dataclasses.replace(
-            later,
-            restart_learning_rate=0.0,
-            restart_warmup_steps=0,
-            restart_decay="",
-            restart_end_learning_rate=0.0,
-        )
-        for later in (*ramp[1:], phase)
-    ]
-    return ramp[0], *after
+    restart = [field for field in dataclasses.fields(Phase) if field.name.startswith("restart_")]
+    none: dict[str, Any] = {field.name: field.default for field in restart}
+    return ramp[0], *(dataclasses.replace(later, **none) for later in (*ramp[1:], phase))
 
 
 def list_init_layers(config: SharedConfig) -> list[int]:

@@ -56,17 +56,22 @@ def resolve(
       Refused: a setting is out of range, or contradicts another one, the checkpoint or the store;
         the error names the key, its value, what is allowed and how to fix it.
     """
-    model = config.model if sizes is None else _merge_run(config, sizes)
+    if sizes is not None and config.init_tile:
+        sizes = enlarge(sizes, config.model, config.init)
+    model = config.model if sizes is None else merge_sizes(config.model, sizes, config.init)
     config = dataclasses.replace(config, model=model)
     validate.check(config)
-    if store is not None:
-        vocab_size = _choose_vocab_size(model.vocab_size, store.vocab_size)
-    else:
-        vocab_size = model.vocab_size or (sizes.vocab_size if sizes else 0)
+    if store is not None and model.vocab_size not in (0, store.vocab_size):
+        raise Refused(
+            f"config.model.vocab_size is {model.vocab_size}, the store's vocabulary has "
+            f"{store.vocab_size} pieces; leave it 0 to take the store's, or point "
+            "config.data.store at the right store"
+        )
+    has_vocabulary = store or sizes
     slots_of_lengths = store.slots_of_lengths if store else {}
     model = dataclasses.replace(
         model,
-        vocab_size=vocab_size,
+        vocab_size=model.vocab_size or (has_vocabulary.vocab_size if has_vocabulary else 0),
         is_causal=model.is_causal or list_objectives(config)[-1] == CAUSAL,
     )
     phases = tuple(
@@ -86,34 +91,6 @@ def _fill_phase(config: Config, index: int, slots_of_lengths: Mapping[int, int])
         max_predictions_per_seq=phase.max_predictions_per_seq or slots,
         objective=list_objectives(config)[index],
     )
-
-
-def _choose_vocab_size(stated: int, of_store: int) -> int:
-    if stated not in (0, of_store):
-        raise Refused(
-            f"config.model.vocab_size is {stated}, the store's vocabulary has {of_store} pieces; "
-            "leave it 0 to take the store's, or point config.data.store at the right store"
-        )
-    return of_store
-
-
-def _merge_run(config: Config, saved: ModelConfig) -> ModelConfig:
-    """Return the model of a run that begins with a checkpoint, tiled if config.init_tile is set.
-
-    Raises:
-      Refused: as in merge_sizes and enlarge, or a size is larger and config.init_tile is not set.
-    """
-    if config.init_tile:
-        return merge_sizes(config.model, enlarge(saved, config.model, config.init), config.init)
-    for name in _TILED:
-        ours, theirs = getattr(config.model, name), getattr(saved, name)
-        if ours > theirs and ours != getattr(ModelConfig, name):
-            raise Refused(
-                f"config.model.{name} is {ours!r}, but config.init={config.init} has {theirs!r}; "
-                "leave it out of the config to take the checkpoint's, or set "
-                "config.init_tile=True, which repeats its weights to fill larger sizes"
-            )
-    return merge_sizes(config.model, saved, config.init)
 
 
 def enlarge(saved: ModelConfig, given: ModelConfig, address: str) -> ModelConfig:
@@ -172,9 +149,11 @@ def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelCo
     for field in dataclasses.fields(ModelConfig):
         ours, theirs = getattr(given, field.name), getattr(saved, field.name)
         if field.name not in free and ours not in (field.default, theirs):
+            is_larger = field.name in _TILED and ours > theirs
+            tile = ", or pre-train with config.init_tile=True, which repeats weights to fill it"
             raise Refused(
-                f"config.model.{field.name} is {ours!r}, but config.init={address} has "
-                f"{theirs!r}; leave it out of the config, and the checkpoint's is taken"
+                f"config.model.{field.name} is {ours!r}, but config.init={address} has {theirs!r}; "
+                f"leave it out of the config, and the checkpoint's is taken{tile * is_larger}"
             )
     chosen = [name for name in _ADDED if getattr(given, name) != getattr(ModelConfig, name)]
     return dataclasses.replace(

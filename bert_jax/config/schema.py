@@ -562,6 +562,8 @@ class FinetuneRun(FinetuneConfig, RunConfig):
     They determine model, phases, eval.every_steps and optim.warmup_steps.
     """
 
+    phases: tuple[FinetunePhase, ...] = ()
+
 
 _LENGTHS = {"squad": 384}  # run_squad.py@eedf5716ce
 _LENGTH = 128  # paper, appendix A.3 and run_classifier.py@eedf5716ce

@@ -43,25 +43,35 @@ def check_sizes(model: ModelConfig, name: object) -> None:
 
     Checked before building, which would take time and memory in proportion to each size.
     """
-    fix = "put back the file that belongs to these arrays"
-    for field in dataclasses.fields(model):
-        known, value = get_setting(field), getattr(model, field.name)
-        if known is not None and not known.allows(value):
+    for key, holds, allowed in _list_size_rules(model):
+        if not holds:
             raise DamagedFile(
-                f"{name} has {field.name} = {value!r:.40}; it must be {known.allowed()}: {fix}"
+                f"{name} has {key} = {getattr(model, key)!r:.40}; {allowed}: put back the file "
+                "that belongs to these arrays"
             )
+
+
+def _list_size_rules(model: ModelConfig) -> Iterator[Rule]:
+    for field in dataclasses.fields(model):
+        if known := get_setting(field):
+            holds = known.allows(getattr(model, field.name))
+            yield field.name, holds, f"it must be {known.allowed()}"
+    yield from _list_width_rules(model)
+
+
+def _list_width_rules(model: ModelConfig) -> Iterator[Rule]:
+    """Require a width for whole heads, and pairs of numbers where positions are pairs."""
     heads, width, kind = model.num_attention_heads, model.hidden_size, model.position_embedding_type
-    if width % heads:
-        raise DamagedFile(
-            f"{name} has num_attention_heads = {heads}, which does not divide hidden_size = "
-            f"{width}; {fix}"
-        )
+    yield (
+        "hidden_size",
+        width % heads == 0,
+        f"it must be a multiple of num_attention_heads = {heads}",
+    )
     paired = {"rotary": width // heads, "relative": width}.get(kind, 0)
-    if paired % 2:
-        raise DamagedFile(
-            f"{name} has hidden_size = {width} and num_attention_heads = {heads}, and {kind} "
-            f"positions need an even width, not {paired}; {fix}"
-        )
+    allowed = (
+        f"with num_attention_heads = {heads}, {kind} positions need an even width, not {paired}"
+    )
+    yield "hidden_size", paired % 2 == 0, allowed
 
 
 def check_buckets(model: ModelConfig) -> tuple[bool, str]:
@@ -106,13 +116,9 @@ def _list_pretraining_rules(config: Config) -> Iterator[Rule]:
     )
     yield (
         "init_tile",
-        not config.init_tile or bool(config.init),
-        "it repeats the weights of a checkpoint, and config.init is empty: set config.init",
-    )
-    yield (
-        "init_layers",
-        not (config.init_layers and config.init_tile),
-        "config.init_tile takes all layers of the checkpoint: leave this empty",
+        not config.init_tile or bool(config.init and not config.init_layers),
+        "it repeats the weights of a checkpoint, in all its layers: set config.init, and leave "
+        "config.init_layers empty",
     )
     yield (
         "model.bilstm_units",
@@ -147,13 +153,13 @@ def _list_finetuning_rules(config: FinetuneConfig) -> Iterator[Rule]:
         "a pair of texts needs 8 or more; 0 takes 128, or the checkpoint's positions if fewer",
     )
     data = config.data
-    for fits, allowed in (
-        (data.task == "table", f"config.data.task = {data.task!r} has no windows of this kind"),
-        (not data.second_text_column, "config.data.second_text_column makes pairs, which are cut"),
-        (not data.train_examples, "config.data.train_examples would count windows: leave that 0"),
-    ):
-        holds = data.window_stride == 0 or fits
-        yield "data.window_stride", holds, f"{allowed}, or leave this at 0"
+    has_windows = data.task == "table" and not (data.second_text_column or data.train_examples)
+    yield (
+        "data.window_stride",
+        has_windows or data.window_stride == 0,
+        "windows slide over all single texts of a table: set config.data.task=table and leave out "
+        "second_text_column and train_examples, or leave this at 0",
+    )
     if config.prune.intermediate_size == 0:
         unused = "nothing is removed: set config.prune.intermediate_size, or leave this out"
         yield from _require_defaults("prune", config.prune, ("rounds", "share"), unused)
@@ -186,12 +192,8 @@ def _require_defaults(group: str, part: Any, names: Iterable[str], allowed: str)
 
 def _list_shared_rules(config: SharedConfig) -> Iterator[Rule]:
     check_fields(config, "config")
-    model = config.model
-    yield (
-        "model.hidden_size",
-        model.hidden_size % model.num_attention_heads == 0,
-        f"it must be a multiple of num_attention_heads = {model.num_attention_heads}",
-    )
+    for key, holds, allowed in _list_width_rules(config.model):
+        yield f"model.{key}", holds, allowed
     yield (
         "init_layers",
         not list_init_layers(config) or bool(config.init),
@@ -230,12 +232,7 @@ def _list_mesh_rules(config: SharedConfig) -> Iterator[Rule]:
 
 
 def _list_position_rules(model: ModelConfig) -> Iterator[Rule]:
-    kind, head_width = model.position_embedding_type, model.hidden_size // model.num_attention_heads
-    yield (
-        "model.position_embedding_type",
-        kind != "rotary" or head_width % 2 == 0,
-        f"it needs an even head width, not {head_width}: change num_attention_heads",
-    )
+    kind = model.position_embedding_type
     for owner, keys in (("rotary", THETAS), ("disentangled", DISENTANGLED)):
         if kind != owner:
             allowed = (
@@ -246,17 +243,15 @@ def _list_position_rules(model: ModelConfig) -> Iterator[Rule]:
     yield "model.position_buckets", *check_buckets(model)
     chosen = f"position_embedding_type is {kind!r}: "
     if kind == "relative":
-        for key, fits, allowed in (
-            ("hidden_size", model.hidden_size % 2 == 0, "distances need an even width"),
-            ("type_vocab_size", model.type_vocab_size == 0, "attention encodes segments: set 0"),
-            ("embedding_size", model.embedding_width == model.hidden_size, "leave it at 0"),
-            ("embedding_projection", not model.embedding_projection, "leave it false"),
-            ("is_causal", not model.is_causal, "targets have an order: leave it false"),
-        ):
-            yield f"model.{key}", fits, chosen + allowed
+        segments = f"{chosen}attention encodes segments: set 0"
+        yield "model.type_vocab_size", model.type_vocab_size == 0, segments
+        has_width = model.embedding_width == model.hidden_size
+        yield "model.embedding_size", has_width, f"{chosen}leave it at 0"
+        names = ("embedding_projection", "is_causal")
+        yield from _require_defaults("model", model, names, f"{chosen}leave it false")
     if model.scores_distances:
-        names = ("global_attn_every_n_layers",)
-        yield from _require_defaults("model", model, names, f"{chosen}leave it out")
+        every = ("global_attn_every_n_layers",)
+        yield from _require_defaults("model", model, every, f"{chosen}leave it out")
 
 
 def check_architecture(config: SharedConfig) -> None:
@@ -267,16 +262,12 @@ def check_architecture(config: SharedConfig) -> None:
 def _list_architecture_rules(config: SharedConfig) -> Iterator[Rule]:
     model = config.model
     yield from _list_position_rules(model)
+    has_transform = model.mlm_transform and model.embedding_width == model.hidden_size
     yield (
         "model.pooler_type",
-        model.pooler_type != "mlm_transform" or model.mlm_transform,
-        "it needs mlm_transform, which is false",
-    )
-    yield (
-        "model.pooler_type",
-        model.pooler_type != "mlm_transform" or model.embedding_width == model.hidden_size,
-        f"the transform has width embedding_size = {model.embedding_size}, but a classifier needs "
-        f"hidden_size = {model.hidden_size}: take another pooler_type",
+        model.pooler_type != "mlm_transform" or has_transform,
+        f"it needs mlm_transform = True, not {model.mlm_transform}, and embeddings as wide as the "
+        f"encoder, {model.hidden_size}, not {model.embedding_width}: take another pooler_type",
     )
     generator = model.generator
     width = (generator or model).hidden_size
@@ -327,15 +318,12 @@ def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
         f"it must be from 1 to seq_len - 3 = {phase.seq_len - 3}, or 0 to follow from the masking "
         "rate",
     )
+    if (kind := config.model.position_embedding_type) != "rotary":
+        none = f"config.model.position_embedding_type = {kind!r} has none: leave it at 0"
+        yield from _require_defaults(key, phase, THETAS, none)
     for name in THETAS:
-        theta = getattr(phase, name)
-        yield (
-            f"{key}.{name}",
-            theta == 0 or config.model.position_embedding_type == "rotary",
-            "config.model.position_embedding_type = "
-            f"{config.model.position_embedding_type!r} has none: leave it at 0",
-        )
-        yield f"{key}.{name}", theta == 0 or theta > 1, "it must be above 1, or 0 for the model's"
+        is_base = not 0 < getattr(phase, name) <= 1
+        yield f"{key}.{name}", is_base, "it must be above 1, or 0 for the model's"
     yield (
         f"{key}.store_weights",
         not (phase.store_weights and phase.store_temperature),
@@ -363,17 +351,19 @@ def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
 
 
 def check_masks(config: Config, is_text: bool) -> None:
-    """Raise Refused if masking rates or prediction slots do not fit the kind of store."""
-    list_rules = _list_prediction_rules if is_text else _list_ready_made_rules
-    _apply(config, list_rules(config))
+    """Raise Refused if masking rates or prediction slots do not fit the kind of store.
 
-
-def _list_prediction_rules(config: Config) -> Iterator[Rule]:
-    """Require enough prediction slots per phase for the configured masking rate.
-
-    Applies to text only: ready-made examples have fixed masks.
+    Text needs enough slots in each phase for its rate; ready-made examples have fixed masks.
     """
-    for index, phase in enumerate(config.phases):
+    _apply(config, _list_mask_rules(config, is_text))
+
+
+def _list_mask_rules(config: Config, is_text: bool) -> Iterator[Rule]:
+    rates = {f"phases[{i}]": phase.masked_lm_prob for i, phase in enumerate(config.phases)}
+    for owner, rate in (rates | {"eval": config.eval.masked_lm_prob}).items():
+        fixed = "the store holds ready-made examples, whose masks are fixed: leave it at 0"
+        yield f"{owner}.masked_lm_prob", is_text or rate == 0, fixed
+    for index, phase in enumerate(config.phases if is_text else ()):
         owner = f"phases[{index}]" if phase.masked_lm_prob else "data"
         prob = data_in_phase(config, index).masked_lm_prob
         wanted = min(math.floor(phase.seq_len * prob), phase.seq_len - 3)
@@ -384,14 +374,6 @@ def _list_prediction_rules(config: Config) -> Iterator[Rule]:
             f"config.{owner}.masked_lm_prob = {prob}, and the rest would be dropped; set it to 0 "
             f"for {wanted} or more, or lower the share",
         )
-
-
-def _list_ready_made_rules(config: Config) -> Iterator[Rule]:
-    """Allow no masking rate for ready-made examples, whose masks are fixed."""
-    rates = {f"phases[{i}]": phase.masked_lm_prob for i, phase in enumerate(config.phases)}
-    for owner, rate in (rates | {"eval": config.eval.masked_lm_prob}).items():
-        fixed = "the store holds ready-made examples, whose masks are fixed: leave it at 0"
-        yield f"{owner}.masked_lm_prob", rate == 0, fixed
 
 
 def _find_objective_key(config: Config, index: int) -> str:
@@ -426,35 +408,26 @@ def _list_objective_rules(config: Config) -> Iterator[Rule]:
             continue
         yield (
             key,
-            not config.model.is_causal,
-            "it needs both sides of a token, but config.model.is_causal is True: leave that "
-            "False, or learn causal in every phase",
-        )
-        yield (
-            key,
-            names[-1] != CAUSAL,
-            f"it needs both sides of a token, but config.phases[{len(names) - 1}], the last, "
-            "learns causal: put the causal phases first",
+            not config.model.is_causal and names[-1] != CAUSAL,
+            "it needs both sides of a token, but config.model.is_causal is True or the last phase "
+            "learns causal: put the causal phases first, or learn causal in every phase",
         )
 
 
 def _list_teacher_rules(config: Config) -> Iterator[Rule]:
     """Allow a teacher only to a student, a student only with one, and some loss with weight."""
     names = list_objectives(config)
-    chosen = [name for name in FROM_A_TEACHER if name in names]
-    learns = bool(chosen)
-    yield (
-        "teacher",
-        learns or not config.teacher,
-        f"no phase learns from a teacher: set config.objective to {' or '.join(FROM_A_TEACHER)}, "
-        "or leave it empty",
-    )
-    yield (
-        "teacher",
-        not learns or bool(config.teacher),
-        f"the objective {' and '.join(chosen)} learns from a teacher: give its checkpoint, as "
-        "hf:DIR or the workdir of a run",
-    )
+    if chosen := [name for name in FROM_A_TEACHER if name in names]:
+        allowed = (
+            f"the objective {' and '.join(chosen)} learns from a teacher: give its checkpoint, as "
+            "hf:DIR or the workdir of a run"
+        )
+    else:
+        allowed = (
+            "no phase learns from a teacher: set config.objective to "
+            f"{' or '.join(FROM_A_TEACHER)}, or leave it empty"
+        )
+    yield "teacher", bool(chosen) == bool(config.teacher), allowed
     for name, fields, losses in (
         (DISTILLATION, ("temperature",), ("soft_weight", "mlm_weight", "cosine_weight")),
         (
@@ -515,14 +488,15 @@ def _list_replaced_token_rules(config: Config) -> Iterator[Rule]:
         f"it has no pairs, which config.data.segments = {config.data.segments!r} makes; set "
         "segments to full_sentences or doc_sentences",
     )
-    trains = f"config.{key}={RTD} trains a generator too, "
-    yield "init_layers", not config.init_layers, f"{trains}which has other layers: leave it empty"
-    yield "init_tile", not config.init_tile, f"{trains}which has other sizes: leave it false"
     allowed = (
-        f"{trains}whose layers do not match the encoder's: leave it out, and set it in fine-tuning"
+        f"config.{key}={RTD} trains a generator too, whose layers do not match the encoder's: "
+        "leave it out"
     )
+    yield "init_layers", not config.init_layers, allowed
+    yield "init_tile", not config.init_tile, allowed
     by_layer = ("layer_rate_decay", "unfreeze_every_steps")
-    yield from _require_defaults("optim", config.optim, by_layer, allowed)
+    later = f"{allowed}, and set it in fine-tuning"
+    yield from _require_defaults("optim", config.optim, by_layer, later)
 
 
 def _list_deberta_rules(config: Config) -> Iterator[Rule]:
@@ -534,16 +508,12 @@ def _list_deberta_rules(config: Config) -> Iterator[Rule]:
         "both models train the shared tables: set config.model.generator_embeddings=gdes, or "
         "leave it false",
     )
+    fits = model.norm_position == "post" and not model.position_biased_input
     yield (
         "model.enhanced_mask_decoder",
-        not (model.enhanced_mask_decoder and model.position_biased_input),
-        "it adds positions, which config.model.position_biased_input = True adds to the "
-        "embeddings: set one of the two",
-    )
-    yield (
-        "model.enhanced_mask_decoder",
-        not model.enhanced_mask_decoder or model.norm_position == "post",
-        "it reads what is normalized, and config.model.norm_position is 'pre': leave it false",
+        fits or not model.enhanced_mask_decoder,
+        "it adds positions to normalized vectors, so config.model.norm_position must be 'post' and "
+        "config.model.position_biased_input False: change those, or leave it false",
     )
 
 
@@ -584,39 +554,16 @@ def _list_transfer_rules(config: Config) -> Iterator[Rule]:
     named = "config.optim.transfer scales from a width: give the width with the known rate"
     yield "optim.transfer_base_width", optim.transfer_base_width > 0, named
     has = "config.optim.transfer = 'mup' "
-    for key, fits, allowed in (
-        (
-            "optim.name",
-            optim.name not in ("lamb", "muon"),
-            "is for Adam; lamb and muon scale updates in other ways: take adamw, bert_adamw or "
-            "stable_adamw",
-        ),
-        ("init", not config.init, "scales new weights, not a checkpoint's: leave it empty"),
-        (
-            "model.mlm_transform",
-            model.mlm_transform,
-            "scales logits by the norm of this transform: set it to true",
-        ),
-        (
-            "model.embedding_size",
-            model.embedding_width == model.hidden_size,
-            "has no rule for a narrower table: set it to 0",
-        ),
-        (
-            "model.embedding_projection",
-            not model.embedding_projection,
-            "has no rule for it: leave it out",
-        ),
-        (
-            "model.position_embedding_type",
-            model.position_embedding_type != "relative",
-            "has no rule for its attention's projections: take another one",
-        ),
-        ("model.share_layers", not model.share_layers, "has no rule for it: leave it out"),
-        (
-            "model.generator_hidden_size",
-            model.generator_hidden_size == 0,
-            "has no rule for it: leave it out",
-        ),
-    ):
-        yield key, fits, has + allowed
+    is_adam = optim.name not in ("lamb", "muon")
+    adam = f"{has}is for Adam: take adamw, bert_adamw or stable_adamw"
+    yield "optim.name", is_adam, adam
+    new = f"{has}scales new weights, not a checkpoint's: leave it empty"
+    yield "init", not config.init, new
+    has_width = model.embedding_width == model.hidden_size
+    yield "model.embedding_size", has_width, f"{has}has no rule for a narrower table: set it to 0"
+    is_other = model.position_embedding_type != "relative"
+    other = f"{has}has no rule for its attention's projections: take another one"
+    yield "model.position_embedding_type", is_other, other
+    names = ("mlm_transform", "embedding_projection", "share_layers", "generator_hidden_size")
+    default = f"{has}has a rule for the default alone: leave it out"
+    yield from _require_defaults("model", model, names, default)

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import jax
 
 from bert_jax.checkpoint import directory, reader
-from bert_jax.config import MeshConfig
+from bert_jax.config import ComputeConfig, MeshConfig
 from bert_jax.config.schema import DISCRIMINATOR, GENERATOR
 from bert_jax.interop import hub, huggingface, pretrained, tensor_names, tf1, vocabulary
 from bert_jax.interop.pretrained import Pretrained, select_part
@@ -207,7 +207,7 @@ def _load_run(address: str, place: str) -> Pretrained:
         words = record.vocabulary
         receipt = directory.read_receipt(directory.locate(storage.checkpoints, step))
         run_record.check_vocabulary(words, receipt["run"], source)
-        vocabulary.check_size(words, record.config.vocab_size, address)
+        vocabulary.check_size(words, record.run.model.vocab_size, address)
         mesh = mesh_lib.make_mesh(MeshConfig(), jax.local_devices()[:1])
         with jax.set_mesh(mesh):
             dims = reader.read_param_dims(storage.checkpoints, step)
@@ -219,8 +219,9 @@ def _load_run(address: str, place: str) -> Pretrained:
     if record.task is not None and "mlm" in trained:  # the task's layer reads its transform
         trained["mlm"] = {k: v for k, v in trained["mlm"].items() if k != "output_bias"}
     recorded = "" if record.task is None else record.task.options.pair_truncation
+    compute = ComputeConfig(compute_dtype=record.run.compute.compute_dtype)
     return Pretrained(
-        address, config, trained, words, record.task, record.compute, recorded or schema.GOOGLE
+        address, config, trained, words, record.task, compute, recorded or schema.GOOGLE
     )
 
 

@@ -88,7 +88,7 @@ def read_init(
     record, _ = find_run(storage.home, storage.checkpoints)
     if record is None:  # refused later, for the checkpoints without a record
         return None, None
-    return run_record.parse_model(record, storage.home), None
+    return run_record.parse_run(record, storage.home / run_record.FILE).model, None
 
 
 def read_sizes(config: Config) -> ModelConfig | None:

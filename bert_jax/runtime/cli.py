@@ -187,33 +187,30 @@ def use_huge_pages(setting: str = "/sys/kernel/mm/transparent_hugepage/enabled")
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-_OFF, _ON = ("n", "no", "f", "false", "off", "0"), ("y", "yes", "t", "true", "on", "1")
-_PROMOTES = "mixes ranks and types of arrays by JAX's usual rules"
-_PLACES = "copies small arrays between the host and its devices as JAX's functions need them"
-# JAX settings with untested values: the accepted values, and the reason against the others.
+_OFF, _ON = ("0", "n", "no", "f", "false", "off"), ("1", "y", "yes", "t", "true", "on")
+# JAX settings that bert_jax relies on: the values that it works with, the usual one first.
 _JAX_SETTINGS = {
-    "JAX_ENABLE_X64": (_OFF, "computes in 32 bits and less"),
-    "JAX_DISABLE_JIT": (_OFF, "shards arrays in compiled functions alone"),
-    "JAX_DEBUG_NANS": (_OFF, "handles them in the step (config.guard)"),
-    "JAX_DEBUG_INFS": (_OFF, "handles them in the step (config.guard)"),
-    "JAX_CHECK_TRACER_LEAKS": (_OFF, "keeps traced functions"),
-    "JAX_NUMPY_RANK_PROMOTION": (("allow", "warn"), _PROMOTES),
-    "JAX_NUMPY_DTYPE_PROMOTION": (("standard",), _PROMOTES),
-    "JAX_DEFAULT_PRNG_IMPL": (("threefry2x32",), "draws weights and dropout by threefry2x32"),
-    "JAX_THREEFRY_PARTITIONABLE": (_ON, "draws alike on any number of devices"),
-    "JAX_TRANSFER_GUARD": (("allow", "log", "log_explicit"), _PLACES),
+    "JAX_ENABLE_X64": _OFF,
+    "JAX_DISABLE_JIT": _OFF,
+    "JAX_DEBUG_NANS": _OFF,  # config.guard handles them in the step
+    "JAX_DEBUG_INFS": _OFF,
+    "JAX_CHECK_TRACER_LEAKS": _OFF,
+    "JAX_NUMPY_RANK_PROMOTION": ("allow", "warn"),
+    "JAX_NUMPY_DTYPE_PROMOTION": ("standard",),
+    "JAX_DEFAULT_PRNG_IMPL": ("threefry2x32",),
+    "JAX_THREEFRY_PARTITIONABLE": _ON,
+    "JAX_TRANSFER_GUARD": ("allow", "log", "log_explicit"),
 }
 
 
 def check_jax_settings(environment: Mapping[str, str]) -> None:
     """Raise Refused if a JAX environment variable has a value that bert_jax does not support."""
-    for name, (accepted, reason) in _JAX_SETTINGS.items():
+    for name, accepted in _JAX_SETTINGS.items():
         value = environment.get(name)
         if value is not None and value.lower() not in accepted:
-            usual = accepted[-1] if accepted in (_OFF, _ON) else accepted[0]
             raise Refused(
-                f"{name} is {shorten(value)!r}, and bert_jax {reason}; unset it, or "
-                f"set {name}={usual}"
+                f"{name} is {shorten(value)!r}, which bert_jax does not support; unset it, or set "
+                f"{name}={accepted[0]}"
             )
 
 
@@ -253,8 +250,8 @@ def run(
             return FAILED, f"error: {describe_os_error(error)}; {how_to_resume}"
         if isinstance(error, Refused | FloatingPointError):
             return describe_failure(error)
-        if isinstance(error, RuntimeError | AssertionError) and (missing := _missing_device(error)):
-            return missing[0], f"error: {missing[1]}"
+        if isinstance(error, RuntimeError | AssertionError):
+            return _describe_missing_device(error)
         return None
 
     return main.run_main(
@@ -262,8 +259,8 @@ def run(
     )
 
 
-def _missing_device(error: RuntimeError | AssertionError) -> tuple[int, str] | None:
-    """Return exit code and message if JAX lacks the requested device, else None.
+def _describe_missing_device(error: RuntimeError | AssertionError) -> tuple[int, str] | None:
+    """Return exit code and line if JAX lacks the requested device, else None.
 
     JAX raises RuntimeError at the first use of a device that does not start, and a bare
     AssertionError for JAX_PLATFORMS=cuda on a machine without a GPU.
@@ -272,7 +269,9 @@ def _missing_device(error: RuntimeError | AssertionError) -> tuple[int, str] | N
     if jax is None:
         return None
     platforms = jax.config.jax_platforms or ""
-    wanted = f"JAX_PLATFORMS is {platforms!r}" if platforms else "JAX_PLATFORMS is not set"
+    wanted = (
+        f"error: JAX_PLATFORMS is {platforms!r}" if platforms else "error: JAX_PLATFORMS is not set"
+    )
     _, is_of_backends, reason = str(error).partition("Unable to initialize backend ")
     if is_of_backends:
         # JAX's message: platform, reason, advice in brackets.

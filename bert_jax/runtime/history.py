@@ -68,7 +68,7 @@ class History:
 
 def read_history(record: Mapping[str, Any], name: object) -> History:
     """Parse the record of a pre-training run. Raises Refused if another version wrote it."""
-    return History(record, parse_config(record, name))
+    return History(record, parse_config(record, name, ResolvedRun))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,25 +7,24 @@ that earlier configs can be recovered. Each checkpoint's receipt contains a copy
 
 import contextlib
 import dataclasses
-import json
 import pathlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 from ml_collections import ConfigDict
 
 from bert_jax.config import (
-    CAUSAL,
-    ComputeConfig,
     Config,
     ModelConfig,
     ResolvedRun,
     RunConfig,
+    model_in_phase,
+    phase_of_step,
     recorded,
     settings_from,
 )
-from bert_jax.config.model_schema import THETAS
+from bert_jax.config.schema import FinetuneRun
 from bert_jax.config.validate import check_sizes
 from bert_jax.logging.metrics_writer import (
     BAD_STEPS,
@@ -49,6 +48,8 @@ from data_pipeline.vocab.sentencepiece_rules import NONE, RECORDED
 
 if TYPE_CHECKING:
     from bert_jax.tasks.task_layer import TaskLayer
+
+Run = TypeVar("Run", bound=RunConfig)
 
 FILE = "run.json"
 CHECKPOINTS = "checkpoints"  # folder in the workdir
@@ -149,22 +150,22 @@ def read(workdir: pathlib.Path) -> PretrainingRun:
         raise Refused(
             f"{workdir} holds a run of {record['learns']}; give the workdir of a pre-training run"
         )
-    config = parse_config(record, workdir / FILE)
+    config = parse_config(record, workdir / FILE, ResolvedRun)
     with _written_by_this_version(workdir / FILE):
         digest = record["fixed"][STORE_DIGEST]
     vocabulary = _read_vocabulary(workdir, record)
     return PretrainingRun(config, vocabulary, digest, record.get(CONVERTED, ""))
 
 
-def parse_config(record: Mapping[str, Any], path: object) -> ResolvedRun:
-    """Return the settings in the record of a pre-training run, which was read from `path`.
+def parse_config(record: Mapping[str, Any], path: object, kind: type[Run]) -> Run:
+    """Return the settings in the record of a run, which was read from `path`.
 
     Raises:
-      Refused: the record is from another version.
+      Refused: the record is from another version, or of another kind of run.
     """
     with _written_by_this_version(path):
         phases = tuple(ConfigDict(phase) for phase in record["config"]["phases"])
-        config = settings_from(ResolvedRun, ConfigDict(record["config"] | {"phases": phases}))
+        config = settings_from(kind, ConfigDict(record["config"] | {"phases": phases}))
     check_sizes(config.model, path)
     return config
 
@@ -173,45 +174,21 @@ def parse_config(record: Mapping[str, Any], path: object) -> ResolvedRun:
 class TrainedModel:
     """Describe the model of a pre-training or fine-tuning run."""
 
-    config: ModelConfig
-    compute: ComputeConfig  # the run's compute_dtype, defaults otherwise
+    run: RunConfig
     vocabulary: Vocabulary  # the workdir's own copy
     untrained: tuple[str, ...]  # parts that no objective has trained
     task: "TaskLayer | None"
-    phases: tuple[tuple[int, dict[str, float]], ...]  # last step and changed settings per phase
 
     def config_at(self, step: int) -> ModelConfig:
         """Return the model's config in the phase that trains a step, counted from 1."""
-        phases = [changed for end, changed in self.phases if step <= end]
-        changed: dict[str, Any] = {**phases[0]} if phases else {}
-        return dataclasses.replace(self.config, **changed)
+        if not self.run.phases:  # a converted checkpoint
+            return self.run.model
+        return model_in_phase(self.run, phase_of_step(self.run, step))
 
 
-def _read_phases(
-    record: Mapping[str, Any], path: pathlib.Path
-) -> tuple[tuple[int, dict[str, float]], ...]:
-    """Return the last step of each phase, and the model settings that the phase changes."""
-    end, phases = 0, []
-    for phase in record["config"]["phases"]:
-        end += small_files.field(phase, "steps", int, path)
-        kinds = dict.fromkeys(THETAS, float) | {"intermediate_size": int}
-        changed = {
-            name: small_files.field(phase, name, kind, path)
-            for name, kind in kinds.items()
-            if phase.get(name)
-        }
-        if phase.get("objective") == CAUSAL:
-            changed["is_causal"] = True
-        phases.append((end, changed))
-    return tuple(phases)
-
-
-def parse_model(record: Mapping[str, Any], workdir: pathlib.Path) -> ModelConfig:
-    """Return the model settings in a run record. Raises Refused if another version wrote it."""
-    with _written_by_this_version(workdir / FILE):
-        config = settings_from(ModelConfig, ConfigDict(record["config"]["model"]))
-    check_sizes(config, workdir / FILE)
-    return config
+def parse_run(record: Mapping[str, Any], path: object) -> RunConfig:
+    """Return the settings in the record of any run."""
+    return parse_config(record, path, FinetuneRun if _is_finetuning(record) else ResolvedRun)
 
 
 def read_model(workdir: pathlib.Path) -> TrainedModel:
@@ -220,25 +197,18 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
     Raises:
       Refused: there is no run, or it is from another version.
     """
-    record, path = _read(workdir), workdir / FILE
-    config, task = parse_model(record, workdir), None
-    with _written_by_this_version(path):
-        dtype = record["config"].get("compute", {}).get("compute_dtype", "auto")
-        compute = settings_from(ComputeConfig, ConfigDict({"compute_dtype": dtype}))
-        if _is_finetuning(record):
-            from bert_jax.tasks import task_layer  # here: pre-training has no task
+    record, path, task = _read(workdir), workdir / FILE, None
+    run = parse_run(record, path)
+    if _is_finetuning(record):
+        from bert_jax.tasks import task_layer  # here: pre-training has no task
 
-            task = task_layer.from_json(
-                record["task"] | {"options": record["config"]["data"]}, path
-            )
-    if task is not None:
+        task = task_layer.from_json(record["task"] | {"options": record["config"]["data"]}, path)
         task = dataclasses.replace(task, null_threshold=_read_null_threshold(workdir))
     vocabulary = _read_vocabulary(workdir, record)
     untrained: tuple[str, ...] = ()  # parts that no objective trains
     if CONVERTED not in record and task is None:
         untrained = tuple(small_files.field(record, UNTRAINED, list, path))
-    phases = _read_phases(record, path)
-    return TrainedModel(config, compute, vocabulary, untrained, task, phases)
+    return TrainedModel(run, vocabulary, untrained, task)
 
 
 def _read_null_threshold(workdir: pathlib.Path) -> float | None:
@@ -284,7 +254,7 @@ def _read(workdir: pathlib.Path) -> dict[str, Any]:
         ) from None
 
 
-def _is_finetuning(record: dict[str, Any]) -> bool:
+def _is_finetuning(record: Mapping[str, Any]) -> bool:
     """Return whether a run is a fine-tuning, whose model has a task layer."""
     return bool(record.get("task", {}).get("head_width", 0))
 
@@ -321,7 +291,7 @@ def _written_by_this_version(path: object) -> Iterator[None]:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Refused(
-            f"{path} was written by another version of bert_jax; read it with that "
+            f"{path} was written by another version of bert_jax ({error}); read it with that "
             "version, or start the training command again with this one"
         ) from error
 
@@ -401,34 +371,19 @@ def make_vocabulary_record(vocabulary: Vocabulary, file: str) -> dict[str, Any]:
 
 
 def check_vocabulary(vocabulary: Vocabulary, run: Mapping[str, Any], source: str) -> None:
-    """Raise Refused if a vocabulary differs from the one in a run record or checkpoint.
+    """Raise Refused if a vocabulary, or how it is read, differs from a run record or checkpoint.
 
     `source` names the record in the error.
     """
-    pinned = read_pinned(run)
-    size, digest = pinned.get("size", vocabulary.size), pinned.get("sha256", vocabulary.digest)
-    if (vocabulary.size, vocabulary.digest) != (size, digest):
-        how = f"it has {vocabulary.size:,} pieces, not {size!r:.40}"
-        if vocabulary.size == size:
-            how = (
-                f"its pieces or their order differ, SHA-256 {vocabulary.digest[:12]}, not "
-                f"{str(digest)[:12]}"
+    own = {"size": vocabulary.size, "sha256": vocabulary.digest, RECORDED: NONE}
+    own |= vocabulary.recorded_rules
+    for key, value in read_pinned(run).items():
+        if key in own and own[key] != value:
+            raise Refused(
+                f"{vocabulary.path} is not the vocabulary of {source}: its {key} is "
+                f"{own[key]!r:.40}, not {value!r:.40}; put back the one that it was trained with, "
+                "or the run record, from the store or another copy of the folder"
             )
-        raise Refused(
-            f"{vocabulary.path} is not the vocabulary of {source}: {how}; put back the one that it "
-            "was trained with, from the store or another copy of the folder"
-        )
-    lowercase = pinned.get("lowercase", vocabulary.lowercase)
-    if lowercase != vocabulary.lowercase:
-        raise Refused(
-            f"{vocabulary.path} is read with lowercase = {json.dumps(vocabulary.lowercase)}, but "
-            f"{source} was trained with {json.dumps(lowercase)}; put back its run record"
-        )
-    if pinned[RECORDED] != vocabulary.sentencepiece_rules:
-        raise Refused(
-            f"{vocabulary.path} is read with {RECORDED} = {vocabulary.sentencepiece_rules}, but "
-            f"{source} was trained with {pinned[RECORDED]!r:.40}; put back its run record"
-        )
 
 
 def read_pinned(run: Mapping[str, Any]) -> dict[str, Any]:

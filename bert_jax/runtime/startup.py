@@ -10,10 +10,9 @@ import contextlib
 import dataclasses
 import json
 import re
+import selectors
 import shlex
 import socket
-import socketserver
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,13 +26,13 @@ from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
-READ_SECS = 2.0  # time limit for the line of a connecting process; slower connections are dropped
+READ_SECS = 2.0  # time limit for a line between two processes
 RETRY_SECS = 0.5  # delay between two attempts to reach process 0, or to take the port
 LINGER_SECS = 5.0  # time for which process 0 still answers after a refusal
 REPORT_AFTER_SECS = 15.0  # waiting time after which missing processes are logged
 SHUTDOWN_SECS = 600  # limit for others to wait for process 0, which plots and uploads at the end
 MAX_LINE_BYTES = 65536  # an answer may name a thousand hosts
-MAX_CONNECTIONS = 256  # most connections without an introduction; more drop the oldest
+MAX_STRANGERS = 256  # most connections without an introduction; more drop the oldest
 MAX_PROCESSES = 1 << 20
 MAX_PORT = 65535
 
@@ -200,47 +199,34 @@ def wait_for_all(rank: Rank, limit_secs: float, log: Callable[[str], None]) -> N
     )
 
 
+@dataclasses.dataclass
+class _Caller:
+    """Hold a connection to process 0."""
+
+    connection: socket.socket
+    line: bytes = b""  # its introduction so far
+    number: int = -1  # number of the process, once it has introduced itself
+
+
 class _Presence:
     """Track, in process 0, which processes are present and how the wait ended."""
 
-    def __init__(self, rank: Rank) -> None:
+    def __init__(self, rank: Rank, listener: socket.socket) -> None:
         self.rank = rank
         self.hosts = {0: socket.gethostname()}  # host names by process number
         self.outcome: dict[str, Any] | None = None  # answer to all processes
         self.dropped = 0  # connections from outside this run
-        self.unnamed: list[socket.socket] = []  # connections without an introduction yet
-        self.kept: dict[int, socket.socket] = {}  # connections that stay open, by process number
-        self.changed = threading.Condition()
+        self._listener = listener
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
 
     @property
     def missing(self) -> list[int]:
         return [number for number in range(self.rank.count) if number not in self.hosts]
 
-    def admit(self, number: int, count: int, host: str) -> None:
-        """Register a process that connected; a conflicting process ends the wait for all."""
-        with self.changed:
-            if count != self.rank.count:
-                self.refuse(
-                    f"process {number} ({host}) was started for --num_processes={count}, process "
-                    f"0 ({self.hosts[0]}) for {self.rank.count}; start all of them with the same "
-                    "number"
-                )
-            elif number in self.hosts:
-                self.refuse(
-                    f"two processes have --process_id={number}, on {self.hosts[number]} and "
-                    f"{host}; give each its own, from 0 to {self.rank.count - 1}"
-                )
-            else:
-                self.hosts[number] = host
-            if not self.missing and self.outcome is None:
-                self.outcome = {"all_present": True}
-            self.changed.notify_all()
-
     def refuse(self, reason: str, is_late: bool = False) -> None:
         """End the wait with an error, unless it has already ended."""
-        with self.changed:
-            self.outcome = self.outcome or {"wrong": reason, "is_late": is_late}
-            self.changed.notify_all()
+        self.outcome = self.outcome or {"wrong": reason, "is_late": is_late}
 
     def describe(self, within: str) -> str:
         present = ", ".join(f"{number} ({self.hosts[number]})" for number in sorted(self.hosts))
@@ -250,85 +236,105 @@ class _Presence:
             f"{', '.join(map(str, self.missing))}"
         )
 
+    def serve(self) -> None:
+        """Accept a connection and read from the others; drop the oldest if too many are silent."""
+        for key, _ in self._selector.select(RETRY_SECS):
+            if key.data is not None:
+                self._read(key.data)
+                continue
+            with contextlib.suppress(OSError):  # it has been closed already
+                connection, _ = self._listener.accept()
+                connection.setblocking(False)
+                self._selector.register(connection, selectors.EVENT_READ, _Caller(connection))
+        for caller in self._list_callers(is_named=False)[:-MAX_STRANGERS]:
+            self._drop(caller)
 
-class _Handler(socketserver.BaseRequestHandler):
-    """Answer one connection, in its own thread."""
+    def hang_up(self) -> dict[int, socket.socket]:
+        """Answer all, for LINGER_SECS also late ones if one was refused; drop strangers.
 
-    server: "_Server"
-
-    def handle(self) -> None:
-        presence = self.server.presence
-        number = self._read_introduction(presence)
-        if number is None:
-            return
+        If all are present the connections stay open: return them by process number.
+        """
+        answer = self.outcome or {}
+        is_refused = "wrong" in answer and not answer["is_late"]
+        end_secs = time.monotonic() + (LINGER_SECS if is_refused and self.missing else 0.0)
+        kept = {}
         while True:
-            with presence.changed:
-                if presence.outcome is not None:
-                    break
-                presence.changed.wait(RETRY_SECS)
-            if _is_closed(self.request):  # the process ended while waiting, and may reconnect
-                with presence.changed:
-                    presence.hosts.pop(number, None)
-                return
-        with contextlib.suppress(OSError):
-            self.request.sendall(json.dumps({_KEY: presence.outcome}).encode() + b"\n")
-            if presence.outcome.get("all_present"):
-                presence.kept[number] = self.request
-                return
-            self.request.shutdown(socket.SHUT_WR)
-            self.request.settimeout(READ_SECS)
-            self.request.recv(1)  # the other side closes first, which keeps the port free for jax
+            for caller in self._list_callers(is_named=True):
+                self._selector.unregister(caller.connection)
+                with contextlib.suppress(OSError):
+                    caller.connection.settimeout(READ_SECS)
+                    caller.connection.sendall(json.dumps({_KEY: answer}).encode() + b"\n")
+                    if "wrong" not in answer:
+                        kept[caller.number] = caller.connection
+                        continue
+                caller.connection.close()
+            if time.monotonic() >= end_secs:
+                break
+            self.serve()
+        for caller in self._list_callers(is_named=False):
+            self._drop(caller)
+        self._selector.close()
+        return kept
 
-    def _read_introduction(self, presence: _Presence) -> int | None:
-        """Read the first line of a process and admit it; return its number, None for a stranger."""
-        with presence.changed:
-            presence.unnamed.append(self.request)
-            if len(presence.unnamed) > MAX_CONNECTIONS:
-                with contextlib.suppress(OSError):  # its thread sees the end of the connection
-                    presence.unnamed[0].shutdown(socket.SHUT_RDWR)
+    def _list_callers(self, is_named: bool) -> list[_Caller]:
+        """List the open connections with or without an introduction, the oldest first."""
+        callers = [key.data for key in self._selector.get_map().values() if key.data is not None]
+        return [caller for caller in callers if is_named == (caller.number >= 0)]
+
+    def _read(self, caller: _Caller) -> None:
         try:
-            content = _parse(_read_line(self.request, READ_SECS))
+            data = caller.connection.recv(MAX_LINE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if caller.number >= 0:
+            if not data:  # the process ended while it waited, and may come again
+                self.hosts.pop(caller.number, None)
+                self._close(caller)
+            return
+        caller.line += data
+        if b"\n" in caller.line:
+            self._admit(caller)
+        elif not data or len(caller.line) > MAX_LINE_BYTES:
+            self._drop(caller)
+
+    def _admit(self, caller: _Caller) -> None:
+        """Register a process that connected; a conflicting process ends the wait for all."""
+        try:
+            content = _parse(caller.line.partition(b"\n")[0])
             number = small_files.field(content, "number", int, _KEY)
             count = small_files.field(content, "count", int, _KEY)
             host = small_files.field(content, "host", str, _KEY)
-            if 0 <= number < count <= MAX_PROCESSES:
-                presence.admit(number, count, host)
-                return number
-        except (OSError, DamagedFile):
-            pass
-        finally:
-            with presence.changed:
-                presence.unnamed.remove(self.request)
-        with presence.changed:
-            presence.dropped += 1
-        with contextlib.suppress(OSError):  # close at once, leaving nothing pending on the port
-            self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        return None
+        except DamagedFile:
+            number = count = -1
+        if not 0 <= number < count <= MAX_PROCESSES:
+            self._drop(caller)
+            return
+        caller.number = number
+        if count != self.rank.count:
+            self.refuse(
+                f"process {number} ({host}) was started for --num_processes={count}, process "
+                f"0 ({self.hosts[0]}) for {self.rank.count}; start all of them with the same "
+                "number"
+            )
+        elif number in self.hosts:
+            self.refuse(
+                f"two processes have --process_id={number}, on {self.hosts[number]} and "
+                f"{host}; give each its own, from 0 to {self.rank.count - 1}"
+            )
+        else:
+            self.hosts[number] = host
+        if not self.missing:
+            self.outcome = self.outcome or {"all_present": True}
 
+    def _drop(self, caller: _Caller) -> None:
+        self.dropped += 1
+        self._close(caller)
 
-class _Server(socketserver.ThreadingTCPServer):
-    """Listen on all addresses of this host."""
-
-    allow_reuse_address = True
-    request_queue_size = 1024
-    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-
-    def __init__(self, port: int, presence: _Presence) -> None:
-        self.presence = presence
-        super().__init__(("", port), _Handler)
-
-    def server_bind(self) -> None:
-        if self.address_family == socket.AF_INET6:
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        super().server_bind()
-
-    def shutdown_request(self, request: Any) -> None:
-        """Close a connection after its answer, unless it is kept."""
-        if request not in self.presence.kept.values():
-            super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore errors: stray connections to an open port need no traceback."""
+    def _close(self, caller: _Caller) -> None:
+        self._selector.unregister(caller.connection)
+        caller.connection.close()
 
 
 def _count_others(
@@ -337,30 +343,39 @@ def _count_others(
     """Act as process 0: wait for the others; answer them once all are present or it failed."""
     if rank.count == 1:
         return
-    presence = _Presence(rank)
-    with _listen(rank, presence, end_secs) as server:  # exiting sends the last answers
-        serving = threading.Thread(target=server.serve_forever, args=(RETRY_SECS / 5,))
-        serving.start()
+    report_secs = time.monotonic() + REPORT_AFTER_SECS
+    with _listen(rank, end_secs) as listener:
+        presence = _Presence(rank, listener)
         try:
-            _await_outcome(presence, limit_secs, end_secs, log)
+            while presence.outcome is None:
+                presence.serve()
+                now_secs = time.monotonic()
+                if now_secs >= end_secs:
+                    late = presence.describe(f"within {limit_secs:g} s")
+                    presence.refuse(f"{late}; {_advice(rank)}", is_late=True)
+                elif presence.outcome is None and now_secs >= report_secs:
+                    log(f"{presence.describe('so far')}; waiting")
+                    report_secs = end_secs
         finally:
             presence.refuse("process 0 was stopped", is_late=True)
-            server.shutdown()
-            serving.join()
+            kept = presence.hang_up()
     if presence.dropped:
         log(
             f"{presence.dropped:,} connections to port {rank.address[1]} came from outside this "
             "run, and were dropped"
         )
     if _is_all_present(presence.outcome):
-        processes.keep_connections(presence.kept)
+        processes.keep_connections(kept)
 
 
-def _listen(rank: Rank, presence: _Presence, end_secs: float) -> _Server:
-    """Return a server on the coordinator's port, once the port is free."""
+def _listen(rank: Rank, end_secs: float) -> socket.socket:
+    """Listen on the coordinator's port on all addresses of this host, once the port is free."""
+    is_dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if is_dual else socket.AF_INET
+    place = "", rank.address[1]
     while True:
         try:
-            return _Server(rank.address[1], presence)
+            return socket.create_server(place, family=family, backlog=1024, dualstack_ipv6=is_dual)
         except OSError as error:
             # If another process 0 holds the port, it answers with a refusal.
             answer, _ = _ask(dataclasses.replace(rank, coordinator=f"localhost:{rank.address[1]}"))
@@ -372,24 +387,6 @@ def _listen(rank: Rank, presence: _Presence, end_secs: float) -> _Server:
                     "another port"
                 ) from error
             time.sleep(RETRY_SECS)
-
-
-def _await_outcome(
-    presence: _Presence, limit_secs: float, end_secs: float, log: Callable[[str], None]
-) -> None:
-    report_secs = time.monotonic() + REPORT_AFTER_SECS
-    with presence.changed:
-        while presence.outcome is None:
-            presence.changed.wait(min(RETRY_SECS, max(0.0, end_secs - time.monotonic())))
-            if presence.outcome is None and time.monotonic() >= end_secs:
-                late = presence.describe(f"within {limit_secs:g} s")
-                presence.refuse(f"{late}; {_advice(presence.rank)}", is_late=True)
-            elif presence.outcome is None and time.monotonic() >= report_secs:
-                log(f"{presence.describe('so far')}; waiting")
-                report_secs = end_secs
-        is_refused = not presence.outcome.get("all_present") and not presence.outcome["is_late"]
-    if is_refused and presence.missing:
-        time.sleep(LINGER_SECS)  # late processes receive the reason, too
 
 
 def _advice(rank: Rank) -> str:
@@ -449,16 +446,3 @@ def _read_line(connection: socket.socket, limit_secs: float) -> bytes:
 
 def _parse(line: bytes) -> dict[str, Any]:
     return small_files.field(small_files.parse_object(line, _KEY), _KEY, dict, _KEY)
-
-
-def _is_closed(connection: socket.socket) -> bool:
-    """Return whether the other end, which is not expected to send more, has disconnected."""
-    connection.settimeout(0.0)
-    try:
-        return connection.recv(1, socket.MSG_PEEK) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    finally:
-        connection.settimeout(READ_SECS)

@@ -70,7 +70,8 @@ class Watchdog:
         faulthandler.register(SHOW_STACKS, screen)
         targets = [self._watch]
         if processes.are_joined():
-            targets += [self._listen, self._watch_connections]
+            watch = processes.watch_connections
+            targets += [self._listen, lambda: watch(self._lose, self._ended, LISTEN_SECS)]
             _delay_aborts()
         self._threads = [threading.Thread(target=target, daemon=True) for target in targets]
         for thread in self._threads:
@@ -205,9 +206,6 @@ class Watchdog:
                 self._dump(f"{name} is stuck")
             self._say(f"{name} {end}{hint}")
         processes.leave(code, f"{name} {end}")
-
-    def _watch_connections(self) -> None:
-        processes.watch_connections(self._lose, self._ended, LISTEN_SECS)
 
     def _lose(self, number: int) -> None:
         """Handle the death of a process: exit if it was process 0, else report it to all."""

@@ -9,8 +9,6 @@ Source: google-research/electra configure_finetuning.py and model/optimization.p
 The paper's table 7 has 3e-4 for Small, and no weight decay.
 """
 
-import ml_collections
-
 from bert_jax import config as c
 
 RATES = {
@@ -21,7 +19,7 @@ RATES = {
 LONG_TASKS = ("rte", "stsb")
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Return batches of 32, 3 epochs, 10 for RTE and STS-B; task=NAME and size=SIZE."""
     given = c.arguments(text, task="", size=("small", *RATES))
     task, size = given["task"], given["size"]

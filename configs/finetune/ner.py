@@ -11,14 +11,11 @@ Measured (row entities of docs/results/training.json), a 6-layer MiniLM on WNUT-
 39.7 on test.
 """
 
-import ml_collections
-
 from bert_jax import config as c
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Return the settings of the paper's appendix A.3; no arguments."""
-    c.arguments(text)
+def get_config() -> c.ConfigDict:
+    """Return the settings of the paper's appendix A.3."""
     return c.to_config_dict(
         c.FinetuneConfig(
             data=c.TaskOptions(task="ner"),

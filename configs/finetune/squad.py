@@ -14,12 +14,10 @@ Settings: paper sections 4.2 and 4.3, 3 passes with batches of 32 at 5e-5, and 2
 for 2.0; lengths of rows, windows and answers are run_squad.py@eedf5716ce's.
 """
 
-import ml_collections
-
 from bert_jax import config as c
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Return SQuAD 1.1, or 2.0 with version=2.0."""
     version = c.arguments(text, version=("1.1", "2.0"))["version"]
     has_unanswerable = version == "2.0"

@@ -9,12 +9,10 @@ CODAH. Expect (paper, SWAG): 81.6 on dev with BERT-Base, 86.6 with Large.
 Measured (row codah of docs/results/training.json), MiniLM on CODAH, fold 0: accuracy 50.4%.
 """
 
-import ml_collections
-
 from bert_jax import config as c
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Return the settings of the paper's section 4.4; task=swag or task=codah."""
     task = c.arguments(text, task=("swag", "codah"))["task"]
     return c.to_config_dict(

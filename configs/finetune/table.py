@@ -8,12 +8,9 @@ second_text_column makes pairs; is_regression=True predicts numbers. Settings as
 measured with this code.
 """
 
-import ml_collections
-
 from bert_jax import config as c
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Return batches of 32, 3 epochs, 5e-5; no arguments."""
-    c.arguments(text)
+def get_config() -> c.ConfigDict:
+    """Return batches of 32, 3 epochs, 5e-5."""
     return c.to_config_dict(c.FinetuneConfig(data=c.TaskOptions(task="table")))

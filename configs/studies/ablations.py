@@ -12,8 +12,6 @@ does not give.
 Measured (row study_ablations of docs/results/studies.json): 117 minutes on two cores.
 """
 
-import ml_collections
-
 from bert_jax import config as c
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 
@@ -21,7 +19,7 @@ _CONFIG = "configs/quickstart.py:model=bert"
 _PAPER = "paper, table 5: MNLI QNLI MRPC SST-2 SQuAD"
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> c.ConfigDict:
     """Build five rows, four of which train runs; three seeds."""
     documents = "objective=mlm data.segments=doc_sentences data.short_seq_prob=0.0"
     no_nsp = "83.9 84.9 86.5 92.6 87.9"

@@ -12,13 +12,11 @@ Measured (row study_pays of docs/results/studies.json): 5 minutes on two cores, 
 for a run of its own.
 """
 
-import ml_collections
-
 from bert_jax import config as c
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Build the rows BERT, untrained and, if an address is given, given; three seeds."""
     places = c.arguments(text, config="configs/quickstart.py:model=bert", given="")
     rows = [

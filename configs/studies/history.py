@@ -13,8 +13,6 @@ among the rows: it also reads aligned texts, so its tokens would not be the othe
 Measured (row study_history of docs/results/studies.json): 110 and 61 minutes on two cores.
 """
 
-import ml_collections
-
 from bert_jax import config as c
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 
@@ -22,7 +20,7 @@ _TAGGER = "units=128"  # LSTM units in tagging tasks: the width of configs/quick
 _TOKENS = "tokens=3809280"  # positions that a run of configs/quickstart.py reads
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Build nine rows, four of which train runs; three seeds."""
     unfreeze = c.arguments(text, unfreeze=0)["unfreeze"]
     ulmfit = f"optim.layer_rate_decay=0.385 optim.unfreeze_every_steps={unfreeze}"

@@ -12,8 +12,6 @@ frozen rows. Masked words are scored with [MASK] alone in all rows.
 Measured (row study_masks of docs/results/studies.json): 2 h 10 min on two cores.
 """
 
-import ml_collections
-
 from bert_jax import config as c
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 
@@ -31,7 +29,7 @@ _TAGGER = "units=128"  # the encoder's width; the paper has 768 units at a width
 _PAPER = "paper, table 8: MNLI NER frozen"
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Build six rows called MASK-SAME-RANDOM, and six frozen ones with frozen=True; three seeds."""
     has_frozen = c.arguments(text, frozen=("False", "True"))["frozen"] == "True"
     rows = []

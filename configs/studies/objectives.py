@@ -8,8 +8,6 @@ Give a task: losses of different objectives do not compare. Not measured with th
 code.
 """
 
-import ml_collections
-
 from bert_jax import config as c
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 
@@ -19,7 +17,7 @@ _MODELS = (
 )
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> c.ConfigDict:
     """Build a row for each model; three seeds."""
     rows = tuple(StudyRow(name, config=f"configs/quickstart.py:model={name}") for name in _MODELS)
     return c.to_config_dict(StudyConfig(rows=rows))

@@ -9,8 +9,6 @@ Rates and weight decays were chosen by search=true, on a store of the training d
 Measured (row study_optimizers of docs/results/studies.json): 84 minutes on two cores.
 """
 
-import ml_collections
-
 from bert_jax import config as c
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 
@@ -46,7 +44,7 @@ def _build_row(name: str, optimizer: str, rate: float, decay: float, share: floa
     )
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Build four rows at equal steps and three at equal time, or the rows of the search."""
     searches = c.arguments(text, search=("false", "true"))["search"] == "true"
     rows = []

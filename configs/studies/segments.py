@@ -7,8 +7,6 @@ NSP is BERT's, SOP ALBERT's, the other two RoBERTa's (its table 2). Each row is 
 configs/quickstart.py. Not measured with this code.
 """
 
-import ml_collections
-
 from bert_jax import config as c
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 
@@ -23,7 +21,7 @@ _ROWS = {
 _PAPER = "RoBERTa, table 2: SQuAD2 MNLI SST-2 RACE"
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> c.ConfigDict:
     """Build four rows; three seeds."""
     rows = (
         StudyRow(name, config="configs/quickstart.py:model=bert", flags=flags, paper=figures)

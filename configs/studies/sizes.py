@@ -9,8 +9,6 @@ operations: the largest takes 13 times as long as the smallest. Not measured wit
 code.
 """
 
-import ml_collections
-
 from bert_jax import config as c
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 
@@ -27,7 +25,7 @@ _PAPER = "paper, table 6: perplexity MNLI MRPC SST-2"
 _RATE = "optim.learning_rate=1e-3 phases[1].restart_learning_rate=1e-3"  # low, for deep rows
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config(text: str = "") -> c.ConfigDict:
     """Build six rows; three seeds.
 
     Raises:

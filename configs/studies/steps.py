@@ -9,8 +9,6 @@ the runs (curves.png). A run has rows of 64 tokens and a single learning-rate sc
 checkpoints differ in steps only. Not measured with this code.
 """
 
-import ml_collections
-
 from bert_jax import config as c
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 
@@ -30,7 +28,7 @@ _MODELS = {
 _PAPER = "paper, figure 5: MNLI"
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> c.ConfigDict:
     """Build two rows that train and four checkpoints of each; three seeds."""
     rows = []
     for name, (model, figures) in _MODELS.items():

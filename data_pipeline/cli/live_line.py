@@ -16,7 +16,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterator
-from types import TracebackType
+from typing import Any
 
 _STDOUT = 1
 _FRAMES, _PLAIN_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
@@ -79,11 +79,9 @@ class LiveLine:
         atexit.register(self.close)
         shows_error = sys.excepthook
 
-        def show_error(
-            kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-        ) -> None:
+        def show_error(*error: Any) -> None:
             self.close()
-            shows_error(kind, error, traceback)
+            shows_error(*error)
 
         sys.excepthook = show_error
 
@@ -169,15 +167,6 @@ class LiveLine:
 
 
 LINE = LiveLine()  # one per process, as a terminal has one last line
-
-
-def show_imports() -> None:
-    """Show "importing libraries", before a command imports them.
-
-    Not in a run of several processes, which may share a terminal; its first process starts later.
-    """
-    if not any("multihost" in flag for flag in sys.argv):
-        LINE.start("importing libraries")
 
 
 def _cut(text: str, columns: int) -> str:

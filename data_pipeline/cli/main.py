@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from data_pipeline.cli.live_line import LINE, show_imports
+from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.errors import is_transient
 from data_pipeline.io.refused import Refused
@@ -72,7 +72,9 @@ def start() -> None:
     """
     end_on_ctrl_c()
     outlive_readers()
-    show_imports()
+    # Processes of one run may share a terminal: there the first one starts the line later.
+    if not any("multihost" in flag for flag in sys.argv):
+        LINE.start("importing libraries")
 
 
 def is_starting() -> bool:
@@ -233,23 +235,28 @@ def run_main(
     """
     LINE.show("")  # libraries are imported
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if asks_for_help(arguments):
-        code, message = _run_to_code(
-            lambda: print(command.format_help(), end=""), describe, after_stop
-        )
-        if message:
-            LibraryLog().say(message)
-        return code
-    begin_work(outlives_reader)
+    is_help = asks_for_help(arguments)
+    begin_work(outlives_reader or is_help)
+    code, message = DONE, ""
     try:
         with LibraryLog() as log:
-
-            def hold_and_work() -> int | None:
-                if hides_libraries and argv is None:
-                    log.hold()
-                return work(log, command.read(arguments))
-
-            code, message = _run_to_code(hold_and_work, describe, after_stop)
+            try:
+                if is_help:
+                    print(command.format_help(), end="")
+                else:
+                    if hides_libraries and argv is None:
+                        log.hold()
+                    code = work(log, command.read(arguments)) or DONE
+                sys.stdout.flush()
+            except ReaderLeft:
+                code = READER_LEFT
+            except KeyboardInterrupt as error:
+                code, message = accept_stop(error), f"interrupted; {after_stop}"
+            except Exception as error:
+                described = describe(error)
+                if described is None:
+                    raise
+                code, message = described
             if message:
                 log.say(message)
     except Exception as error:
@@ -262,27 +269,6 @@ def run_main(
 def asks_for_help(arguments: Sequence[str]) -> bool:
     """Return whether a command line asks for help."""
     return bool({"--help", "-h"} & set(arguments))
-
-
-def _run_to_code(
-    work: Callable[[], int | None],
-    describe: Callable[[Exception], tuple[int, str] | None],
-    after_stop: str,
-) -> tuple[int, str]:
-    """Return the exit code and the line for stderr."""
-    try:
-        code = work() or DONE
-        sys.stdout.flush()
-        return code, ""
-    except ReaderLeft:
-        return READER_LEFT, ""
-    except KeyboardInterrupt as error:
-        return accept_stop(error), f"interrupted; {after_stop}"
-    except Exception as error:
-        described = describe(error)
-        if described is None:
-            raise
-        return described
 
 
 def accept_stop(stop: KeyboardInterrupt) -> int:

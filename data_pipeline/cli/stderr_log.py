@@ -13,7 +13,6 @@ import pathlib
 import shutil
 import sys
 import tempfile
-from types import TracebackType
 from typing import IO
 
 from data_pipeline.cli.live_line import LINE, escape
@@ -35,12 +34,7 @@ class LibraryLog:
     def __enter__(self) -> "LibraryLog":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None or self._screen is None:
             return
         sys.stderr.flush()

@@ -35,11 +35,9 @@ class _Process(multiprocessing.context.SpawnProcess):
 def _defer_stops() -> Iterator[list[int]]:
     """Block signals in processes that the block starts, and list those that come meanwhile."""
     asked: list[int] = []
-    is_main = (
-        threading.current_thread() is threading.main_thread()
-    )  # only the main thread gets signals
-    handlers = {n: signal.getsignal(n) for n in LEFT_TO_PARENT} if is_main else {}
-    raising = {number: handler for number, handler in handlers.items() if callable(handler)}
+    gets_signals = threading.current_thread() is threading.main_thread()
+    numbers = LEFT_TO_PARENT if gets_signals else ()
+    raising = {n: handler for n in numbers if callable(handler := signal.getsignal(n))}
     for number in raising:
         signal.signal(number, lambda number, _: asked.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_PARENT)

@@ -2,15 +2,13 @@
 
 import dataclasses
 
-import ml_collections
-
-from bert_jax.config import Config, EvalConfig, Phase, settings_from, to_config_dict
+from bert_jax.config import Config, ConfigDict, EvalConfig, Phase, settings_from, to_config_dict
 from configs import tiny
 
 
-def get_config(text: str = "") -> ml_collections.ConfigDict:
+def get_config() -> ConfigDict:
     """Return forty steps."""
-    config = settings_from(Config, tiny.get_config(text))
+    config = settings_from(Config, tiny.get_config())
     model = dataclasses.replace(
         config.model,
         hidden_size=32,

@@ -119,6 +119,12 @@ def test_the_settings_are_all_there():
 
 RTD = {"objective": "rtd", "data": NO_PAIRS, "model.generator_hidden_size": 192}
 DECODED = {"model.position_embedding_type": "disentangled", **RTD}
+RELATIVE = {"model.position_embedding_type": "relative", "model.type_vocab_size": 0}
+MUP = {"optim.transfer": "mup", "optim.transfer_base_width": 256}
+NOT_MUP = {
+    **{"optim.name": "lamb", "init": "hf:DIR", "model.mlm_transform": False},
+    **{"model.embedding_size": 128, "model.embedding_projection": True, "model.share_layers": True},
+}
 RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO_PAIRS}
 
 
@@ -136,28 +142,28 @@ RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO
         {"optim.warmup_steps": 10},
         {"optim.weight_decay": 0.01, "optim.name": "stable_adamw"},
         {"phases": ()},
-        {"model.position_embedding_type": "rotary", "model.num_attention_heads": 256},
+        {
+            "model.hidden_size": 768,
+            **{"model.position_embedding_type": "rotary", "model.num_attention_heads": 256},
+        },
+        {"model.hidden_size": 769, "model.num_attention_heads": 1, **RELATIVE},
+        {"model.embedding_size": 128, **RELATIVE},
+        {"model.embedding_projection": True, **RELATIVE},
         {"model.position_buckets": 8},
         {"model.position_buckets": 1, "model.position_embedding_type": "disentangled"},
         {
             **{"model.position_buckets": 16, "model.max_relative_positions": 9},
             "model.position_embedding_type": "disentangled",
         },
-        {
-            "model.is_causal": True,
-            **{"model.position_embedding_type": "relative", "model.type_vocab_size": 0},
-        },
+        {"model.is_causal": True, **RELATIVE},
         {"model.mlm_transform": False, "model.embedding_size": 128},
         {"model.mlm_transform": False, **RTD},
         {"model.bilstm_units": 8},
         {"model.local_attention": 128},
         {"model.local_attention": 0, "model.global_attn_every_n_layers": 3},
         {"model.share_layers": True, "model.norm_position": "pre"},
-        {
-            "model.position_embedding_type": "relative",
-            **{"model.type_vocab_size": 0, "objective": "permutation"},
-            **{"optim.transfer": "mup", "optim.transfer_base_width": 256},
-        },
+        {**RELATIVE, "objective": "permutation", **MUP},
+        *({key: value, **MUP} for key, value in NOT_MUP.items()),
         {"compute.rolled_layers": True, "model.norm_position": "pre"},
         {"model.type_vocab_size": 1},
         {"model.global_rope_theta": 160_000.0},
@@ -207,7 +213,7 @@ RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO
         {"distill.cosine_weight": 2.0, **RELATED},
         {"init_layers": "0,2"},
         {"init_tile": True},
-        {"init_layers": "0,2", "init": "hf:DIR", "init_tile": True},
+        {"init_tile": True, "init": "hf:DIR", "init_layers": "0,2"},
         *(
             {"init_layers": text, "init": "hf:DIR"}
             for text in ("0,-1", "0,,2", "0, 2", "(0,2)", "all")
@@ -263,7 +269,7 @@ def test_a_file_whose_positions_would_pair_an_odd_width_is_damaged(kind, width, 
     sizes = {"hidden_size": width, "num_attention_heads": heads}
     validate.check_sizes(ModelConfig(**sizes), "config.json")
     paired = ModelConfig(**sizes, position_embedding_type=kind)
-    words = rf"^config\.json has hidden_size = {width} .*{kind} positions .* not {odd};"
+    words = rf"^config\.json has hidden_size = {width}; .*{kind} positions .* not {odd}:"
     with pytest.raises(DamagedFile, match=words):
         validate.check_sizes(paired, "config.json")
 

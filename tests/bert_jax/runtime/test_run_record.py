@@ -12,7 +12,6 @@ from bert_jax.config import (
     ComputeConfig,
     Config,
     MeshConfig,
-    ModelConfig,
     OptimConfig,
     Phase,
 )
@@ -20,6 +19,7 @@ from bert_jax.runtime import resume, run_record
 from bert_jax.runtime.run_record import Change
 from bert_jax.runtime.workdir import Workdir, open_local_workdir
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.tiny_models import config_and_data, resolved, with_setting
 from tests.damages import edit_json
@@ -202,21 +202,22 @@ def test_a_receipt_keeps_the_changes(config, tmp_path):
     [
         (5, "'phases' is a whole number, not a list"),
         ([5], "config.phases has an entry that is not a phase"),
-        ([{"steps": "7"}], "'steps' is"),
-        ([{"steps": 7, "global_rope_theta": "x"}], "'global_rope_theta' is"),
+        ([{"seq_len": 8, "steps": "7"}], r"config.phases\[0\].steps is '7'"),
+        (
+            [{"seq_len": 8, "steps": 7, "global_rope_theta": "x"}],
+            r"config.phases\[0\].global_rope_theta is 'x'",
+        ),
     ],
 )
-def test_damaged_phases_are_named_before_a_model_is_built(phases, words, tmp_path):
-    path, pieces = tmp_path / "run.json", {"file": "vocab.txt", "lowercase": True}
-    record = {"config": {"phases": phases}, "fixed": {}, "vocabulary": pieces}
-    with pytest.raises(small_files.DamagedFile, match=words):
-        run_record._read_phases(run_record.check_record(record, path), path)
+def test_damaged_phases_are_named_before_a_model_is_built(phases, words, workdir):
+    edit_json(workdir / "run.json", lambda shown: shown["config"].update(phases=phases))
+    with pytest.raises(Refused, match=words):
+        run_record.read_model(workdir)
 
 
-def test_a_checkpoint_of_a_causal_phase_reads_from_left_to_right(tmp_path):
+def test_a_checkpoint_of_a_causal_phase_reads_from_left_to_right():
     """Whatever the run learns after it: the weights have seen no later token."""
-    learned = [{"steps": 7, "objective": "causal"}, {"steps": 6, "objective": "mlm"}]
-    phases = run_record._read_phases({"config": {"phases": learned}}, tmp_path / "run.json")
-    model = run_record.TrainedModel(ModelConfig(), ComputeConfig(), None, (), None, phases)
+    phases = (Phase(64, 7, objective="causal"), Phase(64, 6, objective="mlm"))
+    model = run_record.TrainedModel(Config(phases=phases), None, (), None)
     directions = [model.config_at(step).is_causal for step in (0, 7, 8, 13)]
     assert directions == [True, True, False, False]

@@ -77,7 +77,11 @@ def test_a_list_changed_with_its_record_is_not_the_checkpoints(workdir, change):
 @pytest.mark.parametrize(
     ("part", "change", "words"),
     [
-        ("vocabulary", {"lowercase": False}, "read with lowercase = false, but checkpoint 0"),
+        (
+            "vocabulary",
+            {"lowercase": False},
+            r"checkpoint 0 of .*: its lowercase is False, not True",
+        ),
         ("config", 1000, r"num_hidden_layers = 1000, and it has arrays of 1;"),
         ("config", 200_000_000, r"run\.json has num_hidden_layers = 200000000"),
     ],
