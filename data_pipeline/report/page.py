@@ -4,6 +4,7 @@ store.html is the page, parts.html what it shares with the page of a training ru
 style. Text from a corpus may hold HTML: the templates escape all of it.
 """
 
+import functools
 import io
 import pathlib
 import re
@@ -191,7 +192,11 @@ _TEMPLATES = jinja2.Environment(
 )
 _TEMPLATES.globals["colors"] = _COLORS
 _TEMPLATES.filters |= {"mark_flags": _mark_flags, "form": lambda value, form: format(value, form)}
-_PARTS: Any = _TEMPLATES.get_template("parts.html").module
+
+
+@functools.cache
+def _load_parts() -> Any:
+    return _TEMPLATES.get_template("parts.html").module
 
 
 def render_page(health: Health, findings: Sequence[str]) -> str:
@@ -220,24 +225,24 @@ def render_page(health: Health, findings: Sequence[str]) -> str:
 
 def render_document(title: str, sections: Iterable[str]) -> str:
     """Make a page of a title and sections, which are HTML, with the style inline."""
-    return str(_PARTS.document(Markup(title), Markup("\n".join(sections))))
+    return str(_load_parts().document(Markup(title), Markup("\n".join(sections))))
 
 
 def render_section(title: str, content: str) -> str:
     """Make a section with a heading, which is escaped; content is HTML."""
-    return str(_PARTS.section(title, Markup(content)))
+    return str(_load_parts().section(title, Markup(content)))
 
 
 def render_findings(sentences: Sequence[str]) -> str:
     """Render findings with flags marked as code; the sentences are escaped."""
-    return str(_PARTS.findings(sentences))
+    return str(_load_parts().findings(sentences))
 
 
 def render_facts(facts: Iterable[tuple[str, str]]) -> str:
     """Render pairs of a name and a text, which are escaped."""
-    return str(_PARTS.facts(facts))
+    return str(_load_parts().facts(facts))
 
 
 def render_plots(pictures: Mapping[str, str]) -> str:
     """Render pictures, which are SVG, under their titles, which are escaped."""
-    return str(_PARTS.plots(pictures))
+    return str(_load_parts().plots(pictures))

@@ -192,12 +192,12 @@ def _check_lengths(seq_len: int, max_predictions_per_seq: int, packed_examples: 
 
 
 def _check_split(split: Split, options: PretrainOptions) -> None:
-    if split.documents < (2 if options.segments == "nsp" else 1):
+    if split.tokens < 1 or split.documents < (2 if options.segments == "nsp" else 1):
         raise Refused(
-            f"split {split.name} has {split.documents} documents; it needs one, and next-sentence "
-            "prediction takes its random second segments from another one: build the store from 4 "
-            "or more documents that differ (--documents says where one ends), or choose other "
-            "config.data.segments"
+            f"split {split.name} has too little text (documents: {split.documents}, tokens: "
+            f"{split.tokens}); it needs a document, and next-sentence prediction 2, as its random "
+            "second segments come from another one: build the store from 4 or more documents that "
+            "differ (--documents says where one ends), or choose other config.data.segments"
         )
     if split.sentences >= 2**32:
         raise Refused(

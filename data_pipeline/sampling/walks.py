@@ -206,17 +206,21 @@ class WalkCache:
         """Start to build walk `number` in the background, unless it is in memory or under way."""
         with self._lock:
             if number not in self._walks:
-                future = self._walks[number] = Future[PlannedWalk]()
+                future = Future[PlannedWalk]()
                 # A daemon: an interrupted run must not wait for a walk that nobody will read.
                 threading.Thread(
                     target=self._build_into, args=(future, number), daemon=True
                 ).start()
+                self._walks[number] = future
             return self._walks[number]
 
     def _build_into(self, future: Future[PlannedWalk], number: int) -> None:
         try:
             future.set_result(self._build(number))
-        except Exception as error:  # raised where the walk is needed
+        except Exception as error:  # raised where the walk is needed; the next get builds it again
+            with self._lock:
+                if self._walks.get(number) is future:
+                    del self._walks[number]
             future.set_exception(error)
 
     def _build(self, number: int) -> PlannedWalk:

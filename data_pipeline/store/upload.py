@@ -51,8 +51,8 @@ def check_destination(address: str, overwrite: bool) -> None:
         is_of_a_store = bool(names & {MANIFEST, WORKING})
         if strange := sorted(names - _NAMES if is_of_a_store else names):
             raise Refused(
-                f"--output is {address}, which holds {strange[0]}, which is not part of a finished "
-                "store; give a new or an empty folder"
+                f"--output is {address}, which holds {strange[0]}, which is not part of a store "
+                f"with a {MANIFEST}; give a new or an empty folder"
             )
         if MANIFEST in names:
             _check_manifest(files, address, path, overwrite)

@@ -101,7 +101,10 @@ class SplitWriter:
     def close(self) -> dict[str, int]:
         for array in (self._token_ids, self._sentence_offsets, self._document_offsets):
             array.close()
-        np.save(self._directory / "token_counts.npy", self._token_counts)
+        # np.save reports a full disk without its error number.
+        counts = ArrayFile(self._directory / "token_counts.npy", np.dtype(np.int64))
+        counts.append(self._token_counts)
+        counts.close()
         return {
             "documents": self._document_offsets.size - 1,
             "sentences": self._sentence_offsets.size - 1,

@@ -51,4 +51,4 @@ def split_of(documents: list[Document], name: str = "train") -> Split:
 
 def vocab_size_of(split: Split) -> int:
     """Return a vocabulary size a little above the ids of a numbered corpus."""
-    return int(split.token_ids.max()) + 59
+    return int(split.token_ids.max(initial=0)) + 59

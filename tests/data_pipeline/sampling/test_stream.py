@@ -154,7 +154,15 @@ def test_a_corpus_of_single_sentences_is_all_random_and_long_ones_fill_the_row()
         ({"split": split_of(numbered([[9, 9, 9]]))}, "build the store from 4 or more documents"),
         (
             {"split": replace(SPLIT, name="heldout", document_offsets=np.zeros(1, np.int64))},
-            "split heldout has 0 documents; it needs one",
+            "split heldout has too little text (documents: 0, tokens: ",
+        ),
+        (
+            {
+                "split": replace(
+                    SPLIT, token_ids=SPLIT.token_ids[:0], document_offsets=np.zeros(3, int)
+                )
+            },
+            "(documents: 2, tokens: 0); it needs a document",
         ),
         ({"seq_len": 4}, "seq_len is 4; [CLS] A [SEP] B [SEP] needs 5 or more"),
         ({"slots": SEQ_LEN + 1}, "max_predictions_per_seq is 38; it must be from 1"),

@@ -159,6 +159,8 @@ def test_what_stops_a_walk_in_the_background_is_raised_where_it_is_needed(
     with pytest.raises(MemoryError, match="no room"):
         cache.get(1)
     assert capfd.readouterr().err == ""
+    monkeypatch.undo()
+    assert cache.get(1) is cache.get(1)
 
 
 def test_of_a_large_corpus_two_walks_stay_and_of_a_small_one_all(monkeypatch, cache):

@@ -71,8 +71,8 @@ def test_a_finished_store_is_replaced_only_when_told_to(memory, argv, capsys, tm
 @pytest.mark.parametrize(
     "name, data, sentence",
     [
-        ("photo.jpg", b"x", "which holds photo.jpg, which is not part of a finished store"),
-        ("train/data", b"x", "which holds train, which is not part of a finished store"),
+        ("photo.jpg", b"x", "which holds photo.jpg, which is not part of a store"),
+        ("train/data", b"x", "holds train, which is not part of a store with a manifest.json"),
         ("manifest.json", b"{}", "whose manifest.json is not a store's"),
         ("manifest.json", b"[" * 100_000, "whose manifest.json is not a store's"),
         ("manifest.json", b"\xff\0", "whose manifest.json is not a store's"),

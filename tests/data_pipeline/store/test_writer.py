@@ -1,11 +1,14 @@
 """Each file of a store against its SHA-256: a flipped byte anywhere is found and named."""
 
+import errno
 import json
+import resource
 
+import numpy as np
 import pytest
 
 from data_pipeline.store import read_manifest
-from data_pipeline.store.writer import count_bytes, list_verified_files, verify
+from data_pipeline.store.writer import SplitWriter, count_bytes, list_verified_files, verify
 from tests.data_pipeline.stores import random_documents, write_store
 
 FILES = [
@@ -56,3 +59,15 @@ def test_a_missing_file_and_changed_ones_are_all_named(store):
         verify(store, read_manifest(store), lambda done: None)
     assert "train/token_ids.npy is missing; " in str(error.value)
     assert "heldout/token_counts.npy has the SHA-256" in str(error.value)
+
+
+def test_a_limit_met_under_the_counts_is_an_oserror_that_says_so(tmp_path):
+    writer = SplitWriter(tmp_path / "train", np.dtype(np.uint16), 100_000, unknown_id=1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, before[1]))
+    try:
+        with pytest.raises(OSError) as error:
+            writer.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert error.value.errno == errno.EFBIG
