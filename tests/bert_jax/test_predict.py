@@ -333,7 +333,7 @@ LAYERS = {
     [
         (
             {"architectures": ["BertModel"]},
-            r"classifier\.weight, which the model of its config\.json has",
+            r"classifier\.weight, which the model of its config\.json or bert_config\.json has",
         ),
         ({"id2label": {"0": "no"}}, "has 2 outputs, but 1 names"),
         ({"id2label": {"0": "no", "2": "yes"}}, "has no label 1"),
