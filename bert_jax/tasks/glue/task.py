@@ -182,13 +182,16 @@ def _find_folder(task: GlueTask, options: TaskOptions) -> pathlib.Path:
 def _read_split(
     task: GlueTask, path: pathlib.Path, is_labeled: bool, drops_short_rows: bool = False
 ) -> Columns:
-    label = task.label if is_labeled else ""
+    label, headers = (task.label, task.headers) if is_labeled else ("", ())
+    how_to_fix = "is it the file of another task, or without its header?"
+    if headers:
+        how_to_fix = f"give a file of {task.name}, whose rows have {len(headers[0])} fields"
     columns = read_columns(
         path,
         [name for name in (task.text, task.second, label) if name],
-        "is it the file of another task, or without its header?",
+        how_to_fix,
         suffix=TSV,
-        headers=task.headers if is_labeled else (),
+        headers=headers,
         also=[task.index],
         drops_short_rows=drops_short_rows,
     )

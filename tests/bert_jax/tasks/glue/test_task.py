@@ -146,6 +146,11 @@ RTE = "index\tsentence1\tsentence2\tlabel\n"
         ("RTE/dev.tsv", f"{RTE}0\ta\tb\tentailment\n1\ta\tb\tneutral\n", "row 3 .* 'neutral'"),
         # A file of another task whose rows have as many fields as CoLA's.
         ("CoLA/train.tsv", f"{RTE}0\ta\tb\tentailment\n", r"train\.tsv row 1 .* 'sentence1'"),
+        (
+            "CoLA/train.tsv",
+            "gj04\t1\ta cat\n",
+            "are gj04, .*: give a file of CoLA, whose rows have 4",
+        ),
         *(
             ("STS-B/train.tsv", stsb_rows([f"a\tb\t{score}"], "\tscore"), f"row 2 .* '{score}'")
             for score in ("5.2", "nan", "high", "", "0_5")
