@@ -281,4 +281,5 @@ def _tfds_split(
     values[INDEX] = [str(index) for index in indices]
     values = {role: [texts[i] for i in order] for role, texts in values.items()}
     numbers = list(range(1, len(order) + 1))
-    return Columns(builder.data_path / f"split {file.tfds_split}", values, numbers)
+    path = builder.data_path.with_name(f"{builder.data_path.name} split {file.tfds_split}")
+    return Columns(path, values, numbers)
