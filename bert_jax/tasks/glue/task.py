@@ -71,6 +71,8 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         field = "label_values" if task.is_regression else "label_ids"
         splits[split] = encoded.labeled({field: labels[split]} if split in labels else {})
 
+    # Not `texts`, which the functions below would keep in memory as long as the task.
+    indices = {split: columns.values[INDEX] for split, columns in texts.items()}
     prefixes = {file.split: file.scored_as for file in task.dev}
     prefixes[DIAGNOSTIC_LABELED] = f"{DIAGNOSTIC}_"
 
@@ -80,7 +82,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         return {prefixes[split] + name: value for name, value in scores.items()}
 
     def format_predictions(split: str, logits: np.ndarray) -> dict[str, str]:
-        return _format_predictions(task, split, texts[split].values[INDEX], logits)
+        return _format_predictions(task, split, indices[split], logits)
 
     first, train = task.dev[0], texts["train"].values
     classes = max(1, len(task.labels))

@@ -1,6 +1,7 @@
 """GLUE in the layouts of its published files, its real files, and predictions as uploaded."""
 
 import pathlib
+import weakref
 
 import numpy as np
 import pytest
@@ -135,6 +136,19 @@ def test_short_rows_of_qqp_and_the_examples_behind_the_first_are_left_out(folder
     assert "1 rows" in note and "row 3" in note
     task = glue.open_task(options("cola", folder, train_examples=2), vocabulary)
     assert label_array(task.splits["train"]) == [1, 0] and task.splits["dev"].examples == 2
+
+
+def test_the_texts_of_the_files_are_not_kept(folder, vocabulary, monkeypatch):
+    read, texts = glue.read_files, []
+
+    def spied(*of_task):
+        splits = read(*of_task)
+        texts.extend(map(weakref.ref, splits.values()))
+        return splits
+
+    monkeypatch.setattr(glue, "read_files", spied)
+    task = glue.open_task(options("cola", folder), vocabulary)
+    assert task.labels and texts and not any(columns() for columns in texts)
 
 
 RTE = "index\tsentence1\tsentence2\tlabel\n"
