@@ -53,10 +53,10 @@ def encode_sentences(
     ids, lengths_N = vocabulary.encode(sentences)
     most = max_positions - vocabulary.template.count_specials(is_pair=False)
     for line, (sentence, length) in enumerate(zip(sentences, lengths_N, strict=True), 1):
-        if length == 0:
+        if length == 0 or not sentence.strip():  # a byte-level vocabulary has pieces of spaces
             raise Refused(
-                f"line {line} of {place}, {sentence[:40]!r}, makes no piece of the vocabulary: it "
-                "is empty, or holds nothing but characters that BERT drops; remove it"
+                f"line {line} of {place}, {sentence[:40]!r}, is empty or makes no piece of the "
+                "vocabulary, as it holds nothing but characters that BERT drops; remove it"
             )
         if length > most:
             raise Refused(

@@ -194,9 +194,9 @@ def read_rows(
     """Yield the rows, numbered as an editor counts lines; of Parquet only the wanted columns.
 
     suffix is the format, by default the path's. headers are candidates for the column names of a
-    tsv or csv whose first row is data: the one as long as that row is used, unless the row itself
-    names the wanted columns. Rows of a tsv or csv with too few fields are refused, or left out and
-    their numbers added to `skipped`.
+    tsv whose first row is data: the one as long as that row is used, unless the row itself names
+    the wanted columns. Rows of a tsv or csv with too few fields are refused, or left out and their
+    numbers added to `skipped`.
 
     Raises:
       Refused: an unknown format, a missing column, a row that cannot be read.
@@ -275,7 +275,7 @@ def _delimited_rows(
             fitting = [
                 header
                 for header in headers
-                if len(header) == len(fields) and set(wanted) <= set(header)
+                if suffix == TSV and len(header) == len(fields) and set(wanted) <= set(header)
             ]
             if set(wanted) <= set(fields) or not fitting:
                 names = fields

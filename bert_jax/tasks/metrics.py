@@ -55,4 +55,6 @@ def make_constant_logits(targets_N: np.ndarray, classes: int, rows: int) -> np.n
     """Return logits that give all rows the most frequent target, float64[R,C]; zeros for C = 1."""
     if classes == 1:
         return np.zeros((rows, 1))
-    return np.tile(np.eye(classes)[np.bincount(targets_N).argmax()], (rows, 1))
+    logits_C = np.zeros(classes)
+    logits_C[np.bincount(targets_N).argmax()] = 1.0
+    return np.broadcast_to(logits_C, (rows, classes))  # one row in memory

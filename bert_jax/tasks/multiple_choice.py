@@ -79,7 +79,8 @@ def refuse_more_endings(path: pathlib.Path, names: Collection[str]) -> None:
 
 def read_codah(path: pathlib.Path) -> ChoiceFile:
     """Read a tsv file of CODAH, whose rows have seven columns."""
-    columns = read_columns(path, CODAH_COLUMNS, suffix=TSV, headers=[CODAH_COLUMNS])
+    how_to_fix = f"give a file of CODAH, whose rows have {len(CODAH_COLUMNS)} fields"
+    columns = read_columns(path, CODAH_COLUMNS, how_to_fix, suffix=TSV, headers=[CODAH_COLUMNS])
     return ChoiceFile(path, *lay_out(columns.values), _read_answers(columns, "answer"))
 
 

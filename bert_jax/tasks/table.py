@@ -185,13 +185,16 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         notes += encoded.notes(split, options.max_seq_length)
         splits[split] = encoded.labeled(targets.labels(split))
 
+    # Not `files`, which the functions below would keep in memory as long as the task.
+    numbers = {split: columns.row_numbers for split, columns in files.items()}
+
     def score(split: str, logits_RC: np.ndarray) -> Scores:
         logits_NC = join_windows(kind, logits_RC, windows[split])
         return score_logits(scores, targets.values[split], logits_NC)
 
     def format_predictions(split: str, logits_RC: np.ndarray) -> dict[str, str]:
         columns = targets.columns(join_windows(kind, logits_RC, windows[split]))
-        rows = zip(files[split].row_numbers, *columns.values(), strict=True)
+        rows = zip(numbers[split], *columns.values(), strict=True)
         lines = [format_tsv_line(map(str, row)) for row in (("row", *columns), *rows)]
         return {f"{split}.tsv": "".join(lines)}
 

@@ -71,6 +71,8 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         field = "label_values" if task.is_regression else "label_ids"
         splits[split] = encoded.labeled({field: labels[split]} if split in labels else {})
 
+    # Not `texts`, which the functions below would keep in memory as long as the task.
+    indices = {split: columns.values[INDEX] for split, columns in texts.items()}
     prefixes = {file.split: file.scored_as for file in task.dev}
     prefixes[DIAGNOSTIC_LABELED] = f"{DIAGNOSTIC}_"
 
@@ -80,7 +82,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         return {prefixes[split] + name: value for name, value in scores.items()}
 
     def format_predictions(split: str, logits: np.ndarray) -> dict[str, str]:
-        return _format_predictions(task, split, texts[split].values[INDEX], logits)
+        return _format_predictions(task, split, indices[split], logits)
 
     first, train = task.dev[0], texts["train"].values
     classes = max(1, len(task.labels))
@@ -182,13 +184,16 @@ def _find_folder(task: GlueTask, options: TaskOptions) -> pathlib.Path:
 def _read_split(
     task: GlueTask, path: pathlib.Path, is_labeled: bool, drops_short_rows: bool = False
 ) -> Columns:
-    label = task.label if is_labeled else ""
+    label, headers = (task.label, task.headers) if is_labeled else ("", ())
+    how_to_fix = "is it the file of another task, or without its header?"
+    if headers:
+        how_to_fix = f"give a file of {task.name}, whose rows have {len(headers[0])} fields"
     columns = read_columns(
         path,
         [name for name in (task.text, task.second, label) if name],
-        "is it the file of another task, or without its header?",
+        how_to_fix,
         suffix=TSV,
-        headers=task.headers if is_labeled else (),
+        headers=headers,
         also=[task.index],
         drops_short_rows=drops_short_rows,
     )
@@ -278,4 +283,5 @@ def _tfds_split(
     values[INDEX] = [str(index) for index in indices]
     values = {role: [texts[i] for i in order] for role, texts in values.items()}
     numbers = list(range(1, len(order) + 1))
-    return Columns(builder.data_path / f"split {file.tfds_split}", values, numbers)
+    path = builder.data_path.with_name(f"{builder.data_path.name} split {file.tfds_split}")
+    return Columns(path, values, numbers)

@@ -1,5 +1,7 @@
 """Scores of sentences against NumPy over the model's logits, one mask and one row at a time."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -8,7 +10,9 @@ from bert_jax.inference import pseudo_likelihood
 from bert_jax.inference.pseudo_likelihood import Score
 from bert_jax.interop import load, pretrained
 from bert_jax.logging.console import Screen
+from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax import small_checkpoints
+from tests.data_pipeline.vocab.test_byte_level import make_file
 
 SENTENCES = ["a cat sees dogs .", "dog", "A whale sees a CAT.", "a a a a a a a a a"]
 IDS = [[5, 6, 8, 7, 9, 10], [7], [5, 1, 8, 5, 6, 10], [5] * 9]  # of small_checkpoints.PIECES
@@ -68,11 +72,19 @@ def test_the_perplexity_of_all_is_over_their_tokens():
 @pytest.mark.parametrize(
     ("sentence", "words"),
     [
-        ("  ", r"line 2 of FILE, .*, makes no piece .*: it is empty"),
-        ("\u200b\ufeff", r"line 2 of FILE, .*, makes no piece of the vocabulary"),
+        ("  ", "line 2 of FILE, '  ', is empty or makes no piece"),
+        ("\u200b\ufeff", r"line 2 of FILE, .*, is empty or makes no piece of the vocabulary"),
         ("a " * 18, r"line 2 of FILE, 'a a .*'\.\.\., is 18 pieces, the model reads 17 plus"),
     ],
 )
 def test_rows_that_cannot_be_scored_are_named(checkpoint, sentence, words):
     with pytest.raises(ValueError, match=words):
         pseudo_likelihood.encode_sentences(checkpoint.vocabulary, ["a cat", sentence], "FILE", 19)
+
+
+def test_a_line_of_spaces_is_refused_where_spaces_are_pieces(tmp_path):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(make_file("trained")))
+    vocabulary = load_vocabulary(str(tmp_path / "tokenizer.json"))
+    assert vocabulary.encode(["  "])[1].tolist() != [0]
+    with pytest.raises(ValueError, match="line 1 of FILE, '  ', is empty"):
+        pseudo_likelihood.encode_sentences(vocabulary, ["  "], "FILE", 19)

@@ -33,6 +33,12 @@ def test_accuracy_f1_and_matthews_correlation_by_their_formulas():
     assert baseline == pytest.approx({"accuracy": 4 / 10, "f1": 2 * 4 / (2 * 4 + 6)})
 
 
+def test_the_logits_of_a_constant_are_one_row_in_memory():
+    constant = make_constant_logits(np.array([7, 5, 7]), 100_000, 1_000_000)
+    assert constant.shape == (1_000_000, 100_000) and constant.strides[0] == 0
+    assert constant[:3].argmax(axis=1).tolist() == [7, 7, 7]
+
+
 def test_correlations_by_hand_with_ties_for_spearman():
     values, given = np.array([1.0, 2.0, 3.0, 4.0]), np.array([10.0, 30.0, 30.0, 90.0])
     # Deviations -1.5 -.5 .5 1.5 and -30 -10 -10 50; ranks 1 2 3 4 and 1 2.5 2.5 4.

@@ -105,6 +105,7 @@ def test_a_question_of_codah_is_the_prompt_with_each_ending(tmp_path):
         ),
         (read_swag, f'{HEADER},label\n0,"v,1\n', "row 2 cannot be read as a table"),
         (read_codah, "o\tp\ta\tb\tc\td\t0\no\tp\ta\tb\tc\t0\n", "row 2 has 6 fields and not 7"),
+        (read_codah, "o\tp\ta\tb\tc\t0\n", "are o, p, .*: give a file of CODAH, whose rows have 7"),
         (multiple_choice.read_accuracy, ",pred,label\n0,1,2\n1,1,x\n", "row 3 has the label 'x'"),
     ],
 )

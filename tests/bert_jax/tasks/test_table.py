@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import weakref
 
 import numpy as np
 import pytest
@@ -64,6 +65,19 @@ def test_every_format_gives_the_same_rows(tmp_path, vocabulary, suffix):
         "2 classes of verdict: no (3), yes (1)",
         "train: 1 row with a text without a token: an empty segment",
     )
+
+
+def test_the_texts_of_the_files_are_not_kept(tmp_path, vocabulary, monkeypatch):
+    read, texts = table.read_columns, []
+
+    def spied(*of_file):
+        columns = read(*of_file)
+        texts.append(weakref.ref(columns))
+        return columns
+
+    monkeypatch.setattr(table, "read_columns", spied)
+    task = table.open_task(options(write_both(tmp_path)), vocabulary)
+    assert task.labels and texts and not any(columns() for columns in texts)
 
 
 def test_predictions_name_rows_and_classes_and_how_sure_they_are(tmp_path, vocabulary):

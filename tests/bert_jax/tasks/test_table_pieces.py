@@ -89,6 +89,15 @@ def test_columns_of_the_same_name_get_a_number(tmp_path):
         open_table(tmp_path / "twice.tsv", ['"text"'])
 
 
+def test_a_csv_names_its_columns_where_a_tsv_may_leave_them_out(tmp_path):
+    headers = [("source", "label", "star", "sentence")]
+    (tmp_path / "rows.tsv").write_text("gj\t1\t\ta cat\n")
+    assert open_table(tmp_path / "rows.tsv", ["sentence"], headers).names == headers[0]
+    (tmp_path / "rows.csv").write_text("id,body,author,date\n1,a cat,b,c\n")
+    with pytest.raises(ValueError, match="no column 'sentence'; its columns are id, body"):
+        open_table(tmp_path / "rows.csv", ["sentence"], headers)
+
+
 def test_types_of_parquet_are_kept_in_parquet_and_said_in_words_elsewhere(tmp_path):
     table = pa.table(
         {

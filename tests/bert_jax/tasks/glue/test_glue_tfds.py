@@ -37,7 +37,7 @@ def write_config(data_dir: pathlib.Path, config: str, features, splits) -> None:
 
 @pytest.fixture
 def data_dir(tmp_path, monkeypatch) -> pathlib.Path:
-    """Where TFDS looks: glue/mnli, glue/ax and glue/stsb with the features that TFDS gives them."""
+    """Where TFDS looks: glue/mnli, ax, stsb and cola with the features that TFDS gives them."""
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import constants
 
@@ -70,6 +70,12 @@ def data_dir(tmp_path, monkeypatch) -> pathlib.Path:
     pair = {"sentence1": "The cat", "sentence2": "A cat", "idx": 0}
     sets = {"train": [{**pair, "label": 3.8}], "validation": [{**pair, "label": 0.0}]}
     write_config(tmp_path, "stsb", stsb, sets)
+    cola = tfds.features.FeaturesDict(
+        {"sentence": text, "label": tfds.features.ClassLabel(num_classes=2), "idx": np.int32}
+    )
+    sentences = [{"sentence": "A cat", "label": label, "idx": 0} for label in (1, -1)]
+    splits = {"train": sentences, "validation": sentences[:1], "test": sentences[1:]}
+    write_config(tmp_path, "cola", cola, splits)
     return tmp_path
 
 
@@ -93,6 +99,7 @@ def test_what_tfds_does_not_have_is_refused(data_dir, tmp_path):
     for task, changed, sentence in (
         ("rte", {}, absent),
         ("stsb", {}, r"/glue/stsb/2\.0\.0 has no split 'test'; its splits are train, validat"),
+        ("cola", {}, r"/glue/cola/2\.0\.0 split train row 2 has the label '-1'"),
         ("mnli", {"dir": "/glue"}, r"source is tfds, and config\.data\.dir or a file is set as we"),
     ):
         with pytest.raises(ValueError, match=sentence):

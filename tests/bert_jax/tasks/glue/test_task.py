@@ -1,6 +1,7 @@
 """GLUE in the layouts of its published files, its real files, and predictions as uploaded."""
 
 import pathlib
+import weakref
 
 import numpy as np
 import pytest
@@ -137,6 +138,19 @@ def test_short_rows_of_qqp_and_the_examples_behind_the_first_are_left_out(folder
     assert label_array(task.splits["train"]) == [1, 0] and task.splits["dev"].examples == 2
 
 
+def test_the_texts_of_the_files_are_not_kept(folder, vocabulary, monkeypatch):
+    read, texts = glue.read_files, []
+
+    def spied(*of_task):
+        splits = read(*of_task)
+        texts.extend(map(weakref.ref, splits.values()))
+        return splits
+
+    monkeypatch.setattr(glue, "read_files", spied)
+    task = glue.open_task(options("cola", folder), vocabulary)
+    assert task.labels and texts and not any(columns() for columns in texts)
+
+
 RTE = "index\tsentence1\tsentence2\tlabel\n"
 
 
@@ -146,6 +160,11 @@ RTE = "index\tsentence1\tsentence2\tlabel\n"
         ("RTE/dev.tsv", f"{RTE}0\ta\tb\tentailment\n1\ta\tb\tneutral\n", "row 3 .* 'neutral'"),
         # A file of another task whose rows have as many fields as CoLA's.
         ("CoLA/train.tsv", f"{RTE}0\ta\tb\tentailment\n", r"train\.tsv row 1 .* 'sentence1'"),
+        (
+            "CoLA/train.tsv",
+            "gj04\t1\ta cat\n",
+            "are gj04, .*: give a file of CoLA, whose rows have 4",
+        ),
         *(
             ("STS-B/train.tsv", stsb_rows([f"a\tb\t{score}"], "\tscore"), f"row 2 .* '{score}'")
             for score in ("5.2", "nan", "high", "", "0_5")
