@@ -103,7 +103,6 @@ def _main(log: LibraryLog, flags: DoctorFlags) -> int:
         source = setup.open_feed(resolved, screen)
         teacher = read_teacher_sizes(resolved)
         config = measure.set_rows(resolved, resolved.phases[0], 0)
-        mesh_lib.check_divides(config, jax.device_count())
     parts = _list_parts(config, source, teacher, flags)
     results = check_parts(parts, screen, flags.limit_secs)
     watchdog.close()

@@ -104,7 +104,8 @@ def parse_budget(text: str, num_slices: int = 1, price_list: pathlib.Path = FILE
         )
     if match is None:
         raise Refused(
-            f"config.budget is {text!r}, not an amount of time, or of dollars on a slice; {_UNITS}"
+            f"config.budget is {text!r}, not an amount of time alone or of dollars on a slice; "
+            f"{_UNITS}"
         )
     amount, unit, topology = float(match[1]), match[2], match[3]
     if unit:

@@ -379,6 +379,9 @@ def set_rows(config: Config, phase: Phase, rows: int) -> Config:
     """Return a config to measure a phase alone, with so many rows per step.
 
     0 keeps the phase's own on TPU; elsewhere it takes a default for the devices.
+
+    Raises:
+      Refused: the rows or the model do not divide over the devices.
     """
     phase, platform = take_alone(phase), jax.default_backend()
     if rows:
@@ -387,4 +390,6 @@ def set_rows(config: Config, phase: Phase, rows: int) -> Config:
         shards = mesh_lib.batch_unit(config.mesh, jax.device_count(), micro_batches=1)
         on_device = max(1, DEFAULT_POSITIONS[platform] // phase.seq_len)
         phase = dataclasses.replace(phase, batch_size=on_device * shards, micro_batches=1)
-    return dataclasses.replace(config, phases=(phase,))
+    config = dataclasses.replace(config, phases=(phase,))
+    mesh_lib.check_divides(config, jax.device_count())
+    return config

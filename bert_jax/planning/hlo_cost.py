@@ -112,7 +112,9 @@ def price(
       Refused: the text is not of a program compiled for a TPU, or a loop's trips are unknown.
     """
     program = hlo.parse(text)
-    cost = _Computation(program, tpu_slice, coordinates, kernels).price(program.entry)
+    cost = ProgramCost()
+    if program.entry:
+        cost = _Computation(program, tpu_slice, coordinates, kernels).price(program.entry)
     if not cost.cycles:
         raise Refused(
             "the compiled program states no estimated cycles; compile it for a TPU topology"
@@ -141,7 +143,7 @@ class _Computation:
 
     def price(self, name: str) -> ProgramCost:
         """Price the computation of this name."""
-        for instruction in self._program.computations.get(name, ()):
+        for instruction in self._program.computations[name]:
             before = self._count_secs(self._cost)
             if not self._add_collective(instruction):
                 self._add_work(instruction)

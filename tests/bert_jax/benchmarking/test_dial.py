@@ -385,7 +385,7 @@ def test_few_sizes_and_given_batches_are_measured_once(budget, speed, flags):
         (".5h", "'.5h', not an amount"),
         ("30 m", "30m"),
         ("40usd", "40usd@v5e"),
-        ("30m@v5e:2x2", "30m@v5e:2x2"),
+        ("30m@v5e:2x2", "30m@v5e:2x2.*time alone"),
         ("40usd@v9:2x2", "v9"),
         ("40usd@v5e:3x3", "3x3"),
     ],

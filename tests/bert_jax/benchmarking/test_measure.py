@@ -1,6 +1,6 @@
 """How steps are counted, grouped and timed, on a clock of the test's own; what does not fit.
 
-Which phase is timed, and with how many rows.
+Which phase is timed, with how many rows, and the refusal of rows that do not divide.
 """
 
 import dataclasses
@@ -205,3 +205,11 @@ def test_rows_are_those_asked_for_or_suit_the_platform(
     monkeypatch.setattr(jax, "device_count", lambda: shards)
     (timed,) = set_rows(CONFIG, CONFIG.phases[0], rows).phases
     assert (timed.batch_size, timed.micro_batches) == expected
+
+
+def test_rows_that_do_not_divide_are_refused_with_those_that_do(monkeypatch):
+    monkeypatch.setattr(jax, "device_count", lambda: 8)
+    with pytest.raises(ValueError, match=r"is 250, not a multiple of 32 .* x 4 .*try 224 or 256$"):
+        set_rows(CONFIG, CONFIG.phases[0], 250)
+    with pytest.raises(ValueError, match=r"is 3, not a multiple of 8 .*try 8$"):
+        set_rows(CONFIG, CONFIG.phases[1], 3)

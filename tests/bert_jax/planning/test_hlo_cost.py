@@ -230,6 +230,11 @@ def test_a_program_for_another_platform_is_refused():
         cost("nothing")
 
 
+def test_a_call_of_what_the_program_lacks_does_not_count_as_nothing():
+    with pytest.raises(KeyError, match="lacking"):
+        cost(program(work("a", 1), "  %b = f32[8]{0} call(%a), to_apply=%lacking"))
+
+
 def test_cycles_agree_with_the_reader_beside_the_project(tmp_path, shared_data):
     reader = shared_data.parent / "tools" / "tpucost.py"
     text = program(
