@@ -120,8 +120,8 @@ def _build_in_bucket(flags: BuildFlags, console: rich.console.Console, started_s
         undo.callback(shutil.rmtree, scratch, ignore_errors=True)
         folder = scratch / pathlib.PurePosixPath(flags.address).name
         manifest = _build_folder(dataclasses.replace(flags, output=str(folder)), sources, console)
-        total_bytes = count_upload_bytes(folder)
         try:
+            total_bytes = count_upload_bytes(folder)
             with progress_bar(console, f"copying to {flags.address}", total_bytes) as advance:
                 upload_store(folder, flags.address, manifest, advance)
             seconds = time.perf_counter() - started_secs

@@ -156,7 +156,8 @@ def check_flags(flags: BuildFlags) -> BuildFlags:
         check_is_local(f"--{name}", getattr(flags, name))
     _check_vocabulary(flags)
     if flags.runner == LOCAL:
-        _refuse(flags, ("beam_options",), f"--runner is {LOCAL}; only {BEAM} reads them")
+        because = f"--runner is {LOCAL}, and only --runner={BEAM} reads them"
+        _refuse(flags, ("beam_options",), because)
     else:
         because = f"with --runner={BEAM} Beam starts the processes, as --beam_options say"
         _refuse(flags, ("workers",), because)

@@ -73,6 +73,7 @@ def keep_json(path: pathlib.Path, content: Any) -> None:
     try:
         path.parent.mkdir(exist_ok=True)
         temporary.write_text(json.dumps(content), encoding="utf-8")
+        temporary.chmod(0o644)  # other users of the store read it, whatever the umask
         temporary.replace(path)
     except OSError:
         with contextlib.suppress(OSError):

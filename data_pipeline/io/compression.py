@@ -13,8 +13,8 @@ from data_pipeline.io.refused import Refused
 BLOCK_BYTES = 1 << 20
 PLAIN = "plain"  # not compressed
 
-# Zstandard packs repetitive text up to 32,000 times, and a decoder returns all output of a piece at
-# once: pieces of 4 KiB keep that below 128 MiB.
+# gzip packs repetitive text up to 1,000 times, Zstandard up to 32,000, and their decoders return
+# all output of a piece at once: pieces of 4 KiB keep that below 128 MiB. bzip2 and xz pack more.
 _PIECE_BYTES = 4096
 # What `zstd --long=31` needs; such files are common among dumps.
 _ZSTD_WINDOW_BYTES = 1 << 31
@@ -91,22 +91,23 @@ def _blocks(kind: str, stored: BinaryIO, block_bytes: int) -> Iterator[bytes]:
         yield from iter(lambda: stored.read(block_bytes), b"")
         return
     padding = b"\0" if kind in ("gzip", "xz") else b""
+    max_length = (block_bytes,) if kind in ("bzip2", "xz") else ()  # the rest waits in the decoder
     decoder = None
     block = bytearray()
     while piece := stored.read(_PIECE_BYTES):
-        while piece:
+        while piece or not getattr(decoder, "needs_input", True):
             if decoder is None:
                 piece = piece.lstrip(padding)
                 if not piece:
                     break
                 decoder = _new_decoder(kind)
-            block += decoder.decompress(piece)
+            block += decoder.decompress(piece, *max_length)
             piece = decoder.unused_data
             if decoder.eof:
                 decoder = None
-        if len(block) >= block_bytes:
-            yield bytes(block)
-            block.clear()
+            if len(block) >= block_bytes:
+                yield bytes(block)
+                block.clear()
     if block:
         yield bytes(block)
     if decoder is not None:
@@ -114,7 +115,7 @@ def _blocks(kind: str, stored: BinaryIO, block_bytes: int) -> Iterator[bytes]:
 
 
 def _new_decoder(kind: str) -> Any:
-    """Make the library's decoder of a single stream; the four have the same interface."""
+    """Make the library's decoder of a single stream; the four have nearly the same interface."""
     match kind:
         case "gzip":
             return zlib.decompressobj(zlib.MAX_WBITS | 16)  # with gzip's header and checksum

@@ -117,9 +117,9 @@ def repair_end(path: pathlib.Path, say: Callable[[str], None] = lambda text: Non
 
 def _ends_whole(path: pathlib.Path) -> bool:
     """Return whether a file, not a link, is empty or ends in a newline; only its end is read."""
-    if path.is_symlink() or not path.is_file():
+    if path.is_symlink():
         return False
-    with open(path, "rb") as file:
+    with small_files.open_regular(path, path.parent, may_stand_in=True) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
         return file.read() in (b"", b"\n")
 

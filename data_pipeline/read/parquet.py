@@ -23,6 +23,7 @@ _MAGIC = b"PAR1"
 # First bytes of an Arrow file, in which a stream follows, and of a stream as `datasets` writes it.
 _ARROW_FILE, _ARROW_STREAM = b"ARROW1\0\0", b"\xff\xff\xff\xff"
 _ARROW_END_BYTES = 8  # the mark after the last message
+_MAX_ARROW_BYTES = 1 << 30  # of a batch as stored: `datasets` puts 1,000 rows into one
 _SHOWN_COLUMNS = 12
 
 
@@ -82,6 +83,11 @@ def _arrow_batches(
         end_bytes, reported_bytes = stored.tell(), 0
         for batch in reader:
             end_bytes = stored.tell()
+            if end_bytes - reported_bytes > _MAX_ARROW_BYTES:
+                raise Refused(
+                    f"{address} has a batch of {end_bytes - reported_bytes:,} bytes, and at most "
+                    f"{_MAX_ARROW_BYTES:,} are read; write smaller batches"
+                )
             batch.validate(full=True)
             yield _pick(batch, path)
             advance(end_bytes - reported_bytes)

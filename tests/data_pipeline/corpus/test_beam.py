@@ -107,7 +107,7 @@ OPTIONS = {
     "--runner=no.such.Runner": "asks for --runner=no.such.Runner, which is not available (No mo",
 }
 BAD_FLAGS = [
-    (["--beam_options=--x"], "--beam_options is --x, but --runner is local; only beam"),
+    (["--beam_options=--x"], "--beam_options is --x, but --runner is local, and only --runner=b"),
     (["--runner=beam", "--workers=2"], "--workers is 2, but with --runner=beam Beam starts"),
     *((["--runner=beam", f"--beam_options={given}"], words) for given, words in OPTIONS.items()),
 ]

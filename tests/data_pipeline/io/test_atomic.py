@@ -9,6 +9,7 @@ from data_pipeline.io.atomic import (
     WORKING,
     Destination,
     check_new_file,
+    keep_json,
     new_file,
     new_folder,
     write_file,
@@ -143,6 +144,18 @@ def test_a_replacement_that_fails_and_a_file_of_somebody_else_leave_the_file_alo
         unfinished.write_text("mine")
         output.write_text("theirs")
     assert names(tmp_path) == ["out.txt"] and output.read_text() == "theirs"
+
+
+def test_a_kept_result_can_be_read_by_others_and_a_failure_leaves_nothing(tmp_path):
+    before = os.umask(0o077)
+    try:
+        keep_json(tmp_path / "a.json", [1])
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.json").stat().st_mode & 0o777 == 0o644
+    (tmp_path / "b.json").mkdir()
+    keep_json(tmp_path / "b.json", [2])
+    assert names(tmp_path) == ["a.json", "b.json"]
 
 
 def test_a_pipe_and_what_dev_holds_are_written_to_and_not_replaced(tmp_path, monkeypatch):

@@ -98,6 +98,19 @@ def test_a_column_that_no_text_packs_so_small_is_refused(tmp_path, monkeypatch):
         read(path)
 
 
+def test_a_batch_of_arrow_that_is_too_large_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.arrow"
+    table = pa.table({"text": ["x" * 5_000] * 10})
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    monkeypatch.setattr(parquet, "_MAX_ARROW_BYTES", 20_000)
+    assert len(read(path)) == 10
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(ValueError, match=r"/a\.arrow has a batch of 5\d,\d+ bytes, and at most 20"):
+        read(path)
+
+
 def test_cut_off_and_damaged_tables_are_refused(tmp_path):
     path = tmp_path / "table"
     pq.write_table(pa.table({"text": TEXTS}), path, write_page_checksum=True)
