@@ -371,14 +371,14 @@ def fit_ladder(outcomes: Sequence[RungResult], asked: Sequence[Rung], store: Sto
         )
     except Refused as error:
         return Ladder(outcomes, None, str(error), [])
-    token_share = outcomes[-1].tokens / outcomes[-1].positions  # the rest is padding
-    forecasts = [_predict(rung, law, token_share, store) for rung in asked]
+    forecasts = [_predict(rung, law, outcomes[-1], store) for rung in asked]
     return Ladder(outcomes, law, "", forecasts)
 
 
-def _predict(rung: Rung, law: Law, token_share: float, store: Store) -> Forecast:
+def _predict(rung: Rung, law: Law, last: RungResult, store: Store) -> Forecast:
+    """Predict a run that was not trained, with the share of padding of the last that was."""
     cost = find_kind(rung.row).cost(rung.row, str(store.directory), store.vocab_size)
-    tokens = cost.tokens * token_share
+    tokens = cost.tokens * last.tokens / last.positions
     return Forecast(
         name=rung.row.name,
         width=rung.width,

@@ -54,7 +54,7 @@ class Probe:
     command: Sequence[str]  # a fine-tuning's, to which the checkpoint and the workdir are added
     every_steps: int
     platform: str
-    task: Task  # without its rows
+    task: Task  # without its rows and texts
 
     @property
     def run_folder(self) -> epath.Path:
@@ -110,7 +110,10 @@ def claim_probe(run: str, folder: pathlib.Path, config: FinetuneConfig) -> Task:
         task = open_task(with_length(config.data, positions), record.vocabulary)
     probed = {"run": run, "config": recorded(config)}
     runs.claim_folder(folder, PROBE, probed, "probe", "--probe_dir")
-    return dataclasses.replace(task, splits={})
+    # Its functions hold the texts of the files, too, and a probe stays for days.
+    return dataclasses.replace(
+        task, splits={}, score=lambda *_: {}, format_predictions=lambda *_: {}
+    )
 
 
 def read_scores(folder: pathlib.Path) -> list[ProbeScore]:

@@ -1,10 +1,12 @@
 """A probe without a run: which checkpoint is next, what a folder may hold, what is drawn."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from bert_jax.config import FinetuneConfig, TaskOptions
 from bert_jax.lab import probe, runs
 from bert_jax.lab.probe import Probe, ProbeScore
 from bert_jax.logging.metrics_writer import PROBE_SCORES
@@ -66,6 +68,24 @@ def test_scores_are_read_by_step_without_the_half_line_of_a_killed_probe(tmp_pat
         file.write('{"step": 60, "sc')
     scores = [(score.step, score.score) for score in probe.read_scores(tmp_path)]
     assert scores == [(0, 0.5), (20, 0.55), (40, 0.6)]
+
+
+def test_a_probe_keeps_no_text_of_its_task(tmp_path, monkeypatch):
+    scored = {"accuracy": 0.527}
+    functions = [lambda *_: {}, lambda *_: {}]  # as if they held the files
+    score, write = functions
+    task = Task("RTE", CLASSIFY, 2, {"dev": None}, ("dev",), score, "accuracy", scored, write)
+    model = SimpleNamespace(max_position_embeddings=64)
+    record = SimpleNamespace(config=SimpleNamespace(model=model), vocabulary=None)
+    monkeypatch.setattr(probe, "open_task", lambda *_: task)
+    monkeypatch.setattr(probe.run_record, "read", lambda _: record)
+    monkeypatch.setattr(
+        probe.workdir_lib, "fetch_workdir", lambda *_: SimpleNamespace(home=tmp_path)
+    )
+    config = FinetuneConfig(data=TaskOptions(task="rte", dir="glue"))
+    kept = probe.claim_probe("run", tmp_path / "probe", config)
+    assert (kept.name, kept.baseline, kept.splits) == ("RTE", scored, {})
+    assert kept.score not in functions and kept.format_predictions not in functions
 
 
 def test_the_picture_has_the_scores_over_the_steps_and_the_baseline(tmp_path):
