@@ -31,7 +31,7 @@ from data_pipeline.spec.fields import parse_text, shorten
 
 _FLAG = re.compile(r"--?config\.([^=]*)(?:=(.*))?", re.DOTALL)
 _COLON = re.compile(r"(?<=\.py):")  # of FILE:TEXT; folders may have colons too
-_INDEX = re.compile(r"\[-?\d+\]")
+_INDEX = re.compile(r"\[-?\d{1,99}\]")  # int() refuses thousands of digits
 
 # Least share of common words between similar paths; abbreviations and what they stand for.
 _MIN_SHARE = 0.5
@@ -278,18 +278,17 @@ def _find_type(kind: Any, path: str) -> Any:
         raise Refused(f"a number stands in brackets; write --config.{bracketed}=VALUE")
     if kind is FinetuneConfig and (group := re.split(r"[.\[]", path)[0]) in _RESOLVED:
         raise Refused(f"fine-tuning has no such field; {_RESOLVED[group]}")
-    for group in (first, f"{first}[0]"):
-        if names := _name_fields(fields, group):
+    for group in (path, f"{path}[0]"):
+        if names := _name_fields(fields, _INDEX.sub("[0]", group)):
             raise Refused(
                 f"that is a group of settings; set one of them: --config.{group}.{names[0]}=VALUE; "
                 f"its fields are {', '.join(names)}"
             )
     if near := near_fields(kind, path):
         raise Refused(f"there is no such field; did you mean {' or '.join(near)}?")
-    group = first.rpartition(".")[0]
-    place, names = f"config.{group}", _name_fields(fields, group)
-    if not names:
-        place, names = "config", [field.name for field in dataclasses.fields(kind)]
+    names = _name_fields(fields, first.rpartition(".")[0])
+    place = f"config.{path.rpartition('.')[0]}" if names else "config"
+    names = names or [field.name for field in dataclasses.fields(kind)]
     raise Refused(f"there is no such field; the fields of {place} are {', '.join(names)}")
 
 
@@ -329,7 +328,9 @@ def _share_words(wanted: Mapping[str, float], words: Mapping[str, float]) -> flo
     alike = {word: near for word, near in nearest.items() if _compare_words(word, near) >= 0.75}
     if all(words[near] < 1.0 for near in alike.values()):
         return 0.0
-    common = sum(wanted[word] + words[near] for word, near in alike.items())
+    common = sum(
+        _compare_words(word, near) * (wanted[word] + words[near]) for word, near in alike.items()
+    )
     return common / sum([*wanted.values(), *words.values()])
 
 

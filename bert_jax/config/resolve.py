@@ -67,11 +67,11 @@ def resolve(
             f"{store.vocab_size} pieces; leave it 0 to take the store's, or point "
             "config.data.store at the right store"
         )
-    has_vocabulary = store or sizes
+    source = store or sizes
     slots_of_lengths = store.slots_of_lengths if store else {}
     model = dataclasses.replace(
         model,
-        vocab_size=model.vocab_size or (has_vocabulary.vocab_size if has_vocabulary else 0),
+        vocab_size=model.vocab_size or (source.vocab_size if source else 0),
         is_causal=model.is_causal or list_objectives(config)[-1] == CAUSAL,
     )
     phases = tuple(

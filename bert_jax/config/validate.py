@@ -382,7 +382,7 @@ def _find_objective_key(config: Config, index: int) -> str:
 
 def _list_objective_rules(config: Config) -> Iterator[Rule]:
     """Allow next sentences only on pairs, and masked words only where both sides are read."""
-    names, segments = list_objectives(config), config.data.segments
+    names, segments, model = list_objectives(config), config.data.segments, config.model
     yield (
         "data.masked_lm_smoothing",
         config.data.masked_lm_smoothing == 0 or not set(names).isdisjoint(MASKED),
@@ -397,7 +397,7 @@ def _list_objective_rules(config: Config) -> Iterator[Rule]:
             f"it learns from pairs, and config.data.segments = {segments!r} has none: take mlm, "
             "or set segments to nsp or sop",
         )
-        positions = config.model.position_embedding_type
+        positions = model.position_embedding_type
         yield (
             key,
             (positions == "relative") == (name == "permutation"),
@@ -408,9 +408,10 @@ def _list_objective_rules(config: Config) -> Iterator[Rule]:
             continue
         yield (
             key,
-            not config.model.is_causal and names[-1] != CAUSAL,
-            "it needs both sides of a token, but config.model.is_causal is True or the last phase "
-            "learns causal: put the causal phases first, or learn causal in every phase",
+            not model.is_causal and names[-1] != CAUSAL,
+            f"it needs both sides of a token, but config.model.is_causal is {model.is_causal} and "
+            f"the last phase learns {names[-1]}: leave is_causal False and put the causal phases "
+            "first, or learn causal in every phase",
         )
 
 

@@ -248,6 +248,8 @@ class _Presence:
                 self._selector.register(connection, selectors.EVENT_READ, _Caller(connection))
         for caller in self._list_callers(is_named=False)[:-MAX_STRANGERS]:
             self._drop(caller)
+        if not self.missing:  # after all are read: one may have ended as the last one came
+            self.outcome = self.outcome or {"all_present": True}
 
     def hang_up(self) -> dict[int, socket.socket]:
         """Answer all, for LINGER_SECS also late ones if one was refused; drop strangers.
@@ -325,8 +327,6 @@ class _Presence:
             )
         else:
             self.hosts[number] = host
-        if not self.missing:
-            self.outcome = self.outcome or {"all_present": True}
 
     def _drop(self, caller: _Caller) -> None:
         self.dropped += 1

@@ -180,6 +180,21 @@ def test_a_process_that_died_while_it_waited_may_come_again(address):
     assert logged == []
 
 
+def test_a_process_that_dies_as_the_last_one_comes_is_missing(address):
+    port = int(address.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port)) as listener, contextlib.ExitStack() as stack:
+        presence = startup._Presence(Rank(address, 3, 0), listener)
+        others = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in "12"]
+        others[0].sendall(introduce(count=3))
+        while presence.missing != [2]:
+            presence.serve()
+        others[1].sendall(introduce(count=3, number=2))
+        others[0].close()
+        presence.serve()
+        assert presence.outcome is None and presence.missing == [1]
+        presence.hang_up()
+
+
 @pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.long)])
 def test_silent_connections_and_a_flood_keep_nobody_waiting(address, count):
     port = ("127.0.0.1", int(address.rpartition(":")[2]))
