@@ -370,7 +370,7 @@ def drop_restart(phase: Phase) -> Phase:
     return dataclasses.replace(phase, **{name: getattr(Phase, name) for name in names})
 
 
-def take_alone(phase: Phase) -> Phase:
+def isolate(phase: Phase) -> Phase:
     """Return a phase that starts a schedule and has no end that a measurement could reach."""
     return dataclasses.replace(drop_restart(phase), steps=10**9)
 
@@ -383,7 +383,7 @@ def set_rows(config: Config, phase: Phase, rows: int) -> Config:
     Raises:
       Refused: the rows or the model do not divide over the devices.
     """
-    phase, platform = take_alone(phase), jax.default_backend()
+    phase, platform = isolate(phase), jax.default_backend()
     if rows:
         phase = dataclasses.replace(phase, batch_size=rows)
     elif platform in DEFAULT_POSITIONS:

@@ -301,7 +301,7 @@ def _name_fields(fields: Iterable[str], group: str) -> list[str]:
 def near_fields(kind: Any, name: str) -> list[str]:
     """Return the flags of up to three fields whose paths share the most words with a name."""
     wanted = _split_words(name)
-    shares = {path: _share_words(wanted, _split_words(path)) for path in _list_fields(kind)}
+    shares = {path: _compare_paths(wanted, _split_words(path)) for path in _list_fields(kind)}
     best = max(shares.values())
     near = [path for path, share in shares.items() if share >= max(_MIN_SHARE, best - 0.05)]
     near.sort(key=lambda path: -difflib.SequenceMatcher(None, path, name).ratio())
@@ -319,7 +319,7 @@ def _split_words(path: str) -> dict[str, float]:
     }
 
 
-def _share_words(wanted: Mapping[str, float], words: Mapping[str, float]) -> float:
+def _compare_paths(wanted: Mapping[str, float], words: Mapping[str, float]) -> float:
     """Return the share, from 0 to 1, of words in two paths that are alike.
 
     0 if no such word is in the last part of the second path.

@@ -96,7 +96,7 @@ def measure_run(row: StudyRow, store: str, most_operations: float, cost: RowCost
 
 def _measure_phase(config: ResolvedRun, index: int) -> float:
     """Return the median seconds of a step, on synthetic rows without padding."""
-    phase = measure.take_alone(config.phases[index])
+    phase = measure.isolate(config.phases[index])
     config = dataclasses.replace(config, phases=(phase,))
     program = measure.compile_step(config, teacher=read_teacher_sizes(config))
     batches = measure.make_batches(program, None, 1)

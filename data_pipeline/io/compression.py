@@ -100,7 +100,7 @@ def _blocks(kind: str, stored: BinaryIO, block_bytes: int) -> Iterator[bytes]:
                 piece = piece.lstrip(padding)
                 if not piece:
                     break
-                decoder = _new_decoder(kind)
+                decoder = _make_decoder(kind)
             block += decoder.decompress(piece, *max_length)
             piece = decoder.unused_data
             if decoder.eof:
@@ -114,7 +114,7 @@ def _blocks(kind: str, stored: BinaryIO, block_bytes: int) -> Iterator[bytes]:
         raise EOFError
 
 
-def _new_decoder(kind: str) -> Any:
+def _make_decoder(kind: str) -> Any:
     """Make the library's decoder of a single stream; the four have nearly the same interface."""
     match kind:
         case "gzip":

@@ -144,7 +144,7 @@ def _load_list(
         special_ids=special_ids,
         file_bytes=join_pieces(pieces),
         encode=encode,
-        encode_documents=encode_sentences_alone(encode, spaced=False),
+        encode_documents=encode_sentences_alone(encode, has_spaces=False),
         decode=lambda ids: " ".join(pieces[i] for i in ids).replace(" ##", ""),
         normalize=make_wordpiece_normalizer(lowercase).normalize_str,
         template=make_bert_template(special_ids),
@@ -207,7 +207,7 @@ def _load_sentencepiece(
         file_bytes=data,
         encode=encode,
         encode_documents=(
-            encode_sentences_alone(encode, spaced=False)
+            encode_sentences_alone(encode, has_spaces=False)
             if is_alone
             else encode_documents_whole(encoder.encode_prepared, dtype, encoder.prepare)
         ),

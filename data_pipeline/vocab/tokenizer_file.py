@@ -191,7 +191,7 @@ def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: b
     cut = None if reads_special_tokens else _find_cut(rules, extra)
     if cut is not None and (all(ignores_space) or not ignores_space[0]):
         encode = WordEncoder(encode_text, dtype, cut).encode
-        encode_documents = encode_sentences_alone(encode, spaced=not ignores_space[0])
+        encode_documents = encode_sentences_alone(encode, has_spaces=not ignores_space[0])
     continuation_mark = rules["model"].get("continuing_subword_prefix") or ""
     adds_space_before = first_piece.startswith((WORD_START, SPACE))
     return Vocabulary(

@@ -190,17 +190,17 @@ def describe_case(record: Mapping[str, Any]) -> str:
     return "lower case" + " without accents" * (record.get("file") == LIST)
 
 
-def encode_sentences_alone(encode: Encode, spaced: bool) -> EncodeDocuments:
+def encode_sentences_alone(encode: Encode, has_spaces: bool) -> EncodeDocuments:
     """Return an encoder of documents that encodes each sentence by itself.
 
-    With `spaced` every sentence but a document's first has the space before it that joins it. That
+    With `has_spaces` every sentence but a document's first has the space before it that joins it. That
     is exact where sentences neither begin nor end with white space, as a build's sentences.
     """
 
     def encode_documents(
         sentences: Sequence[str], sentence_counts: Sequence[int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        if spaced:
+        if has_spaces:
             firsts = {0, *np.cumsum(sentence_counts).tolist()}
             sentences = [
                 sentence if number in firsts else f" {sentence}"

@@ -73,7 +73,7 @@ def find_best_answers(
             start_S, end_S = logits_RS2[row, begin : begin + length].astype(np.float64).T
             may_start = best_window_T[first : first + length] == window
             start_S = np.where(may_start, start_S, -np.inf)
-            starts, ends = _best_spans(start_S, end_S, n_best_size, max_answer_length)
+            starts, ends = _rank_spans(start_S, end_S, n_best_size, max_answer_length)
             spans_of_rows.append((first + starts, first + ends, start_S[starts], end_S[ends]))
         cls_R = windows.rows.cls_positions
         nulls = (AnswerSpan("", *map(float, logits_RS2[row, cls_R[row]])) for row in rows)
@@ -84,7 +84,7 @@ def find_best_answers(
         )
 
 
-def _best_spans(
+def _rank_spans(
     start_S: np.ndarray, end_S: np.ndarray, n_best_size: int, max_answer_length: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return starts and ends, int64[N]: spans in a window, by the rank of start, then of end."""
