@@ -109,7 +109,7 @@ class BudgetRequest:
     is_spot: bool = False
 
     def scale(self, factor: float) -> "BudgetRequest":
-        """Return the request with a multiple of its budget."""
+        """Return the request with its budget times `factor`."""
         budget = dataclasses.replace(self.budget, usd=factor * self.budget.usd)
         return dataclasses.replace(self, budget=budget)
 
@@ -293,7 +293,7 @@ def _count_epochs(request: BudgetRequest, steps: Sequence[float]) -> float:
 
 
 def _buy(request: BudgetRequest, candidate: RunCandidate) -> Purchase | None:
-    """Return the run that the budget pays for with a shape; None if it is too short to predict."""
+    """Return the run of a candidate that the budget pays for; None if too short to predict."""
     steps = _split_steps(request, candidate)
     if steps is None or (epochs := _count_epochs(request, steps)) < MIN_EPOCHS:
         return None

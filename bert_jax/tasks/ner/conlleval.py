@@ -65,8 +65,8 @@ class Counts:
     correct: int
 
     def compute_rates(self, scale: float = 1.0) -> dict[str, float]:
-        """Return F1, precision and recall, times `scale`; 0 where nothing is correct."""
-        # Multiplied first, as the script does: ties then round the same way.
+        """Compute F1, precision and recall, times `scale`; 0 where nothing is correct."""
+        # Scaled first, as the script does, so that ties round the same way.
         precision = scale * self.correct / max(self.predicted, 1)
         recall = scale * self.correct / max(self.gold, 1)
         f1 = 2 * precision * recall / (precision + recall) if self.correct else 0.0

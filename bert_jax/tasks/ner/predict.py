@@ -94,7 +94,7 @@ def _pieces(path: pathlib.Path) -> Iterator[_Sentences]:
 
 
 def _split_sentences(path: pathlib.Path) -> Iterator[list[list[str]]]:
-    """Yield the rows of each sentence, of a long one _PIECE_WORDS at a time."""
+    """Yield the rows of each sentence; cut a long sentence after every _PIECE_WORDS rows."""
     part: list[list[str]] = []
     for _, row in itertools.chain(data.read_columns(path), [(0, list[str]())]):
         if part and (not row or len(part) == _PIECE_WORDS):
