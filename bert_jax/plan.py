@@ -197,7 +197,7 @@ def _main(log: LibraryLog, flags: PlanFlags) -> int:
 
 
 def _resolve(flags: PlanFlags, given: Config) -> tuple[ResolvedRun, Slice]:
-    """Resolve the config, and find the slice, over which it must divide."""
+    """Resolve the config, find the slice, and refuse a config that does not divide over it."""
     tpu_slice = slices.find_slice(flags.topology, given.mesh.num_slices)
     config = setup.resolve_alone(_apply_what_if(flags, given, tpu_slice))
     _check_per_chip_batch(flags, config, tpu_slice)

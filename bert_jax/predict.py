@@ -164,7 +164,7 @@ def _predict(
 def prepare_logits(
     model: PlacedModel, kind: str, rows: Predictor, show: Callable[[str], None], batch_size: int
 ) -> ComputeLogits:
-    """Return the function that computes logits in batches of about one length.
+    """Return a function that computes logits, in batches of rows of about the same length.
 
     `kind` is a kind of task (task.py); `show` gets the progress line.
     """

@@ -204,7 +204,7 @@ def _count_rows_of_a_call(source: ExampleSource) -> int:
 
 
 def _time_calls(call: Callable[[], object], secs: float) -> tuple[int, float]:
-    """Repeat a call for so many seconds, once at least; return how often, and the seconds taken."""
+    """Repeat a call for `secs` seconds, at least once; return the count, and the seconds taken."""
     calls, start = 0, time.perf_counter()
     while time.perf_counter() - start < secs or not calls:
         call()

@@ -132,12 +132,12 @@ def export(flags: ExportFlags, console: rich.console.Console) -> None:
 
 
 class _Export:
-    """Write the files of an export, each a function of the flags, the store and its number."""
+    """Write the files of an export; flags, store and the file's number decide its content."""
 
     def __init__(
         self, flags: ExportFlags, advance: Callable[[int], None] = lambda examples: None
     ) -> None:
-        """Open the store; `advance` is called with the examples as they are written."""
+        """Open the store; `advance` is called with the number of examples after each batch."""
         self.store = store = open_store(flags.store)
         split = getattr(store, flags.split)
         slots = flags.max_predictions_per_seq

@@ -153,9 +153,9 @@ class DialSize:
     batch_tokens: int
     config: ResolvedRun  # with steps that are yet to be chosen
     step_secs: tuple[float, ...]
-    setup_secs: float  # the longest one: others may have been compiled before
-    paced_secs: tuple[float, ...]  # step_secs, with evaluations if eval.every_steps is given
-    evaluation_secs: float  # seconds of evaluations that are not in paced_secs
+    setup_secs: float  # the longest set-up: others may find the step compiled
+    paced_secs: tuple[float, ...]  # step_secs, plus evaluations if eval.every_steps is given
+    evaluation_secs: float  # evaluations that are not in paced_secs
 
     @property
     def layer_parameters(self) -> int:
@@ -338,7 +338,7 @@ class _Speeds:
         step_secs: tuple[float, ...],
         setup_secs: float,
     ) -> DialSize:
-        """Add what evaluations take, where a row takes a third of a training row."""
+        """Make a size with the time of its evaluations: a row takes a third of a training row."""
         each_secs = [
             self.request.count_rows(phase.seq_len).evaluated / phase.batch_size * secs / 3
             for phase, secs in zip(config.phases, step_secs, strict=True)

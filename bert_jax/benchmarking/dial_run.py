@@ -120,7 +120,7 @@ def _measure_here(stores: Sequence[Store], screen: Screen) -> Measure:
 
     def measure(config: ResolvedRun, index: int) -> StepTime:
         start = time.monotonic()
-        phase = measure_lib.take_alone(config.phases[index])
+        phase = measure_lib.isolate(config.phases[index])
         alone = dataclasses.replace(config, phases=(phase,))
         size = f"{alone.model.num_hidden_layers} x {alone.model.hidden_size}"
         with screen.spinning(f"measuring {size}, {phase.batch_size} rows of {phase.seq_len}"):

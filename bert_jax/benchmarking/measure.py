@@ -30,7 +30,7 @@ from data_pipeline.spec.schema import MIN_EXAMPLE_TOKENS, RowShape
 
 Batch = dict[str, np.ndarray]
 
-BY_DEVICE, BY_COMPILER = "device", "compiler"  # whose count of memory it is
+BY_DEVICE, BY_COMPILER = "device", "compiler"  # who counted the memory
 GROUPS, MIN_STEPS = 20, 5  # quartiles require some groups, and a group some steps
 _WARM_UP_STEPS = 2  # steps after the first, before the size of a group is known
 _AGREE_SECS = 600.0  # most by which processes may differ in the time of these steps
@@ -96,7 +96,7 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """Hold the times of steps, and their memory on a device."""
+    """Hold the times of steps, and their peak memory on a device."""
 
     first_step_secs: float  # already compiled
     group_steps: int  # steps per group
@@ -370,20 +370,20 @@ def drop_restart(phase: Phase) -> Phase:
     return dataclasses.replace(phase, **{name: getattr(Phase, name) for name in names})
 
 
-def take_alone(phase: Phase) -> Phase:
-    """Return a phase that starts a schedule and has no end that a measurement could reach."""
+def isolate(phase: Phase) -> Phase:
+    """Return a phase that restarts no schedule, and is too long for a measurement to end it."""
     return dataclasses.replace(drop_restart(phase), steps=10**9)
 
 
 def set_rows(config: Config, phase: Phase, rows: int) -> Config:
-    """Return a config to measure a phase alone, with so many rows per step.
+    """Return a config that measures a phase alone, with this many rows per step.
 
-    0 keeps the phase's own on TPU; elsewhere it takes a default for the devices.
+    0 keeps the phase's rows on a TPU; on other devices it means a default for the device.
 
     Raises:
       Refused: the rows or the model do not divide over the devices.
     """
-    phase, platform = take_alone(phase), jax.default_backend()
+    phase, platform = isolate(phase), jax.default_backend()
     if rows:
         phase = dataclasses.replace(phase, batch_size=rows)
     elif platform in DEFAULT_POSITIONS:

@@ -243,7 +243,7 @@ def _set(kind: type[Any], view: ConfigDict, override: Override) -> None:
                 f"{override}: this config has {len(holder) or 'no'} {name}, counted from 0"
             )
         entries = list(holder)
-        # A copy, as other entries may be the same object.
+        # Copied, since other entries may be the same object.
         holder = entries[int(index)] = copy.copy(entries[int(index)])
         group[name] = tuple(entries)
     if not isinstance(holder, ConfigDict):
@@ -254,7 +254,7 @@ def _set(kind: type[Any], view: ConfigDict, override: Override) -> None:
 
 @functools.cache
 def _list_fields(kind: Any) -> dict[str, Any]:
-    """Map the path of every field that a flag can set to its type; for tuples, of entry [0]."""
+    """Map the path of every field that a flag can set to its type; a tuple counts as its [0]."""
     fields: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(kind).items():
         is_tuple = isinstance(hint, types.GenericAlias)
@@ -269,7 +269,7 @@ def _list_fields(kind: Any) -> dict[str, Any]:
 
 
 def _find_type(kind: Any, path: str) -> Any:
-    """Return the type of the field at a path. Raises Refused, with a way out, if it has none."""
+    """Return the type of the field at a path; raise Refused, with a way out, if there is none."""
     fields, first = _list_fields(kind), _INDEX.sub("[0]", path)
     if first in fields:
         return fields[first]
@@ -293,7 +293,7 @@ def _find_type(kind: Any, path: str) -> Any:
 
 
 def _name_fields(fields: Iterable[str], group: str) -> list[str]:
-    """List the names of fields in a group of settings, by their paths."""
+    """List the names of the fields in a group of settings."""
     prefix = f"{group}."
     return [path.removeprefix(prefix) for path in fields if path.startswith(prefix)]
 
@@ -301,7 +301,7 @@ def _name_fields(fields: Iterable[str], group: str) -> list[str]:
 def near_fields(kind: Any, name: str) -> list[str]:
     """Return the flags of up to three fields whose paths share the most words with a name."""
     wanted = _split_words(name)
-    shares = {path: _share_words(wanted, _split_words(path)) for path in _list_fields(kind)}
+    shares = {path: _compare_paths(wanted, _split_words(path)) for path in _list_fields(kind)}
     best = max(shares.values())
     near = [path for path, share in shares.items() if share >= max(_MIN_SHARE, best - 0.05)]
     near.sort(key=lambda path: -difflib.SequenceMatcher(None, path, name).ratio())
@@ -319,10 +319,10 @@ def _split_words(path: str) -> dict[str, float]:
     }
 
 
-def _share_words(wanted: Mapping[str, float], words: Mapping[str, float]) -> float:
-    """Return the share, from 0 to 1, of words in two paths that are alike.
+def _compare_paths(wanted: Mapping[str, float], words: Mapping[str, float]) -> float:
+    """Return the weighted share, from 0 to 1, of words that are alike in two paths.
 
-    0 if no such word is in the last part of the second path.
+    It is 0 if no word in the last part of the second path is like one of the first path.
     """
     nearest = {word: max(words, key=lambda other: _compare_words(word, other)) for word in wanted}
     alike = {word: near for word, near in nearest.items() if _compare_words(word, near) >= 0.75}

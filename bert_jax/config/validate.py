@@ -60,7 +60,7 @@ def _list_size_rules(model: ModelConfig) -> Iterator[Rule]:
 
 
 def _list_width_rules(model: ModelConfig) -> Iterator[Rule]:
-    """Require a width for whole heads, and pairs of numbers where positions are pairs."""
+    """List two rules: heads divide the width, and paired positions need an even width."""
     heads, width, kind = model.num_attention_heads, model.hidden_size, model.position_embedding_type
     yield (
         "hidden_size",

@@ -30,14 +30,15 @@ class Settings:
     """Map the settings of a JSON file to ModelConfig, and hold the constant settings of such files.
 
     Attributes:
-      choices: the setting of each field of ModelConfig that is a choice, and our value by the
-        file's; the first of several values in a file is written.
-      numbers: the setting of each field of ModelConfig that is a number.
-      aliases: other names of settings, which count before these (transformers' attribute_map).
-      flags: the setting of each field that is a bool, False where a file lacks it.
-      checked: settings that change what the encoder computes, and the one value that is read.
+      choices: field of ModelConfig -> the setting's name, and our value for each of a file's
+        values; of several equal ones the first is written.
+      numbers: field of ModelConfig that is a number -> the setting's name.
+      aliases: other name of a setting -> its name; the other name wins (transformers'
+        attribute_map).
+      flags: field of ModelConfig that is a bool -> the setting's name; False where a file lacks it.
+      checked: settings that change what the encoder computes, each with the only value allowed.
       written: settings that are the same in every file.
-      defaults: settings that a file may lack, with the values that they have then.
+      defaults: values of settings that a file may lack.
       shape: fields of ModelConfig that are the same in every encoder of this kind.
     """
 
@@ -112,9 +113,9 @@ def check_values(
     remark: str = "",
     way_out: str = "give a checkpoint of that kind",
 ) -> None:
-    """Raise if a setting of a file has another value than the one that is read.
+    """Raise Refused if a setting of a file is given and has not the only value allowed.
 
-    The error remarks on the value that is read, and ends with a way out.
+    `remark` follows that value in the error, `way_out` ends it.
     """
     for name, value in values.items():
         if settings.get(name, value) != value:

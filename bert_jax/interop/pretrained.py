@@ -50,7 +50,7 @@ class Pretrained:
         return sum(np.size(leaf) for leaf in jax.tree.leaves(self.params))
 
     def change(self, parts: Params, **settings: Any) -> "Pretrained":
-        """Return the checkpoint with other parts, and with other settings of its model."""
+        """Return the checkpoint with these parts and these settings of its model replaced."""
         config = dataclasses.replace(self.config, **settings)
         return dataclasses.replace(self, config=config, params=self.params | parts)
 

@@ -126,9 +126,10 @@ def _read_optional(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _find_rules(files: _Files) -> str:
-    """Find how text for a SentencePiece model is prepared: by the tokenizer's class or the model's.
+    """Find how text for a SentencePiece model is prepared, by the class of tokenizer or model.
 
-    A tokenizer_config.json written with a tokenizer.json (PreTrainedTokenizerFast) names none.
+    A tokenizer_config.json written with a tokenizer.json names no such class
+    (PreTrainedTokenizerFast).
 
     Raises:
       Refused: other code than ALBERT's or XLNet's prepares the text, or shifts the ids.
@@ -196,7 +197,7 @@ def _read_tokenizer(files: _Files, beside: pathlib.Path | None) -> Vocabulary:
         reads_special_tokens = files.reads_special_tokens
         try:
             source = load_vocabulary(beside, lowercase is not False, False, reads_special_tokens)
-        except Refused:  # it may be unreadable, since a tokenizer.json lies next to it
+        except Refused:  # no loss: the tokenizer.json next to it is read
             source = None
         if source and _is_export(files, source):
             return source

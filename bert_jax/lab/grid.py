@@ -36,7 +36,7 @@ from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
-NUMBERS, PICTURE = "grid.json", "grid.png"  # the first has the settings and every run, too
+NUMBERS, PICTURE = "grid.json", "grid.png"  # grid.json also has the settings and every run
 # The settings that a grid varies, and the flags that do so.
 _VARIED = {
     "optim.learning_rate": "learning_rates",
@@ -156,7 +156,7 @@ class GridSetting:
     epochs: float
     outcomes: tuple[GridOutcome, ...]
     planned: int  # runs of this setting, finished or not
-    score: str  # the one that decides
+    score: str  # name of the deciding score
 
     @property
     def name(self) -> str:
@@ -176,7 +176,7 @@ class GridSetting:
         return summarize_values(self.values)[1]
 
     def describe(self, score: str) -> str:
-        """Write the mean and the spread of a score."""
+        """Describe the mean and the spread of a score."""
         return f"{score} {describe_mean([o.scores[score] for o in self.outcomes], 4)}"
 
     def numbers(self) -> dict[str, Any]:
@@ -361,7 +361,7 @@ def draw_figure(grid: GridComparison, title: str) -> Figure:
 
 
 def _draw_line(ax: Axes, points: Mapping[float, GridSetting], number: int, label: str) -> None:
-    """Draw a line of settings by their places on the axis, and dots of their runs."""
+    """Draw a line through the means of settings, by their places on the axis, and a dot per run."""
     color = plots.COLORS[number % len(plots.COLORS)]
     ax.errorbar(
         list(points),

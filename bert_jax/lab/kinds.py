@@ -58,7 +58,7 @@ from data_pipeline.spec.fields import check_fields
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import HELDOUT, Split, open_store
 
-# A measure of one objective in a run's summary -> the task that rows with it learn, in words.
+# A measure in the summary of a run, which one objective alone has -> what that objective learns.
 OWN_MEASURES = {
     "heldout_causal_loss": "predict the next token",
     "heldout_nsp_accuracy": "predict whether a sentence is the next",
@@ -216,7 +216,7 @@ def _score_checkpoint(run: Run, seq_len: int, screen: Screen) -> Scores:
 
 
 def _parse_address(row: StudyRow) -> str:
-    """Return the address in a given row's flags, and refuse others."""
+    """Return the address in the flags of a `given` row; refuse all other flags."""
     settings = parse_settings(row.flags)
     address = settings.pop(_ADDRESS, "")
     if settings or not address:

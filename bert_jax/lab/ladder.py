@@ -51,9 +51,9 @@ _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Hold what all rungs share: a config as given and as read, and how it is changed."""
+    """Hold what all rungs share: the config, as given and as read, and the base sizes."""
 
-    given: GivenConfig[Config]  # without overrides of other phases and of the store
+    given: GivenConfig[Config]  # without flags for later phases or the store
     config: Config
     base_width: int
     learning_rate: float
@@ -361,7 +361,7 @@ def read_outcome(
 
 
 def fit_ladder(outcomes: Sequence[RungResult], asked: Sequence[Rung], store: Store) -> Ladder:
-    """Fit a law to the rungs that have learned enough, and predict those that are asked for."""
+    """Fit a law to the rungs that have learned enough, and predict the rungs in `asked`."""
     vocabulary = store.manifest["vocabulary"]
     try:
         law = fit(
@@ -376,7 +376,7 @@ def fit_ladder(outcomes: Sequence[RungResult], asked: Sequence[Rung], store: Sto
 
 
 def _predict(rung: Rung, law: Law, last: RungResult, store: Store) -> Forecast:
-    """Predict a run that was not trained, with the share of padding of the last that was."""
+    """Predict a run that was not trained; its share of padding is the last trained run's."""
     cost = find_kind(rung.row).cost(rung.row, str(store.directory), store.vocab_size)
     tokens = cost.tokens * last.tokens / last.positions
     return Forecast(

@@ -34,7 +34,7 @@ def build_table(ladder: Ladder) -> rich.table.Table:
 
 
 def show(ladder: Ladder, folder: pathlib.Path, screen: Screen) -> None:
-    """Write ladder.json and ladder.png; show the table, what there is to say, and the forecasts."""
+    """Write ladder.json and ladder.png; show the table, notes on the law, and the forecasts."""
     ladder.write(folder)
     plots.save(folder / PICTURE, lambda: draw_figure(ladder))
     make_console(highlight=False).print(build_table(ladder))

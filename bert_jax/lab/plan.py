@@ -45,7 +45,7 @@ class StudyRowPlan:
 def show(study: Study, flags: PlannedRunsFlags, screen: Screen) -> None:
     """Print the cost of each row over its seeds, and with --plan how long it takes here.
 
-    Steps are measured only then, since the runs of a study need the accelerator.
+    Without --plan no step is measured, since the runs of the study need the accelerator.
     """
     rate = count_operations_per_sec() if flags.plan else None
     plans = [
@@ -77,10 +77,10 @@ def plan_row(
 
 
 def measure_run(row: StudyRow, store: str, most_operations: float, cost: RowCost) -> float | None:
-    """Measure steps of a row, of each phase if it has several, and return the seconds of a run.
+    """Measure steps of each phase of a row, and return the seconds of a run.
 
-    None if a step has more than most_operations, so that measuring it would take long. A baseline
-    reads rows of the store, others synthetic ones.
+    None if a step has more than most_operations and would take too long. A baseline reads rows of
+    the store, other kinds read synthetic rows.
     """
     if row.kind in BASELINES:
         steps = build_steps(row, store)
@@ -96,7 +96,7 @@ def measure_run(row: StudyRow, store: str, most_operations: float, cost: RowCost
 
 def _measure_phase(config: ResolvedRun, index: int) -> float:
     """Return the median seconds of a step, on synthetic rows without padding."""
-    phase = measure.take_alone(config.phases[index])
+    phase = measure.isolate(config.phases[index])
     config = dataclasses.replace(config, phases=(phase,))
     program = measure.compile_step(config, teacher=read_teacher_sizes(config))
     batches = measure.make_batches(program, None, 1)

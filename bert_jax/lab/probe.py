@@ -51,7 +51,7 @@ class Probe:
 
     run: str  # the folder as it was given
     folder: pathlib.Path
-    command: Sequence[str]  # a fine-tuning's, to which the checkpoint and the workdir are added
+    command: Sequence[str]  # of a fine-tuning, without checkpoint and workdir
     every_steps: int
     platform: str
     task: Task  # without its rows and texts
@@ -110,7 +110,7 @@ def claim_probe(run: str, folder: pathlib.Path, config: FinetuneConfig) -> Task:
         task = open_task(with_length(config.data, positions), record.vocabulary)
     probed = {"run": run, "config": recorded(config)}
     runs.claim_folder(folder, PROBE, probed, "probe", "--probe_dir")
-    # Its functions hold the texts of the files, too, and a probe stays for days.
+    # The replaced functions keep the texts of the task in memory, and a probe runs for days.
     return dataclasses.replace(
         task, splits={}, score=lambda *_: {}, format_predictions=lambda *_: {}
     )

@@ -54,9 +54,9 @@ class Run:
 class RowKind:
     """Hold the functions that check, train and score the rows of a kind.
 
-    check         return the settings of a run, which identify it but for seeds and paths; raise
-                  Refused to refuse the row
-    scores        return the measures of COMMON, and the kind's own by name
+    check         return the settings that identify a run, without seeds and paths; raise Refused
+                  if the row is wrong
+    scores        return the measures in COMMON and the kind's own measures, by name
     address       return where a task finds the weights or the vectors of a run
     cost          return the cost of a run
     command       return the argv that trains a run in its folder, or resumes it; None for a kind
@@ -66,17 +66,17 @@ class RowKind:
     check: Callable[[StudyRow, str], dict[str, Any]]  # row, store
     scores: Callable[[Run, int, Screen], Scores]  # run, row length of masked words
     address: Callable[[Run], str]
-    fields: tuple[str, ...]  # fields of a row that it reads, of _OWN_FIELDS
-    # row, store, vocabulary size; no cost of a row that trains nothing
+    fields: tuple[str, ...]  # the _OWN_FIELDS that the kind reads
+    # row, store, vocabulary size; 0 for a row that trains nothing
     cost: Callable[[StudyRow, str, int], RowCost] = lambda *_: RowCost(0.0, 0.0)
     command: Callable[[Run], list[str]] | None = None
-    reads: tuple[str, ...] = ()  # kinds of the rows whose runs it reads, in order
-    scores_on_device: bool = False  # then they are computed in a process of their own
-    vectors: str = ""  # kind of the frozen vectors that tasks are learned on; "": fine-tuning
+    reads: tuple[str, ...] = ()  # kinds of the rows whose runs the kind reads, in order
+    scores_on_device: bool = False  # if so, a process of its own computes the scores
+    vectors: str = ""  # kind of frozen vectors that tasks read; "": tasks fine-tune
     finetune_flags: tuple[str, ...] = ()  # more flags of each fine-tuning
 
     def identify(self, row: StudyRow, store: str) -> dict[str, Any]:
-        """Return what `check` does; refuse a field that the kind does not read, too."""
+        """Check a row as `check` does, and refuse fields that the kind does not read."""
         for name in _OWN_FIELDS:
             if getattr(row, name) and name not in self.fields:
                 raise Refused(
@@ -86,7 +86,7 @@ class RowKind:
         return self.check(row, store)
 
     def task_command(self, run: Run, task: StudyTask, folder: pathlib.Path) -> list[str] | str:
-        """Return the argv that learns a task from a run in another folder, or why none does."""
+        """Return the argv that learns a task from a run, in `folder`; or why the kind cannot."""
         words = [f"--config={task.config}", f"--workdir={folder}"]
         words += [*build_flags(task.flags), *build_flags(run.row.finetune)]
         words += [f"--config.seed={run.seed}", f"--config.data.order_seed={run.seed}"]
@@ -136,7 +136,9 @@ def parse_settings(text: str, field: str = "flags") -> dict[str, str]:
 
 
 def parse_numbers(kind: type[Any], text: str, part: str, **more: type[Any]) -> dict[str, Any]:
-    """Parse settings of a dataclass, but no seed; `more` adds settings, `part` names the text.
+    """Parse text as settings of a dataclass, except its seed.
+
+    `more` has further settings and their types; `part` names the text in errors.
 
     Raises:
       Refused: there is no such setting, or its value is of another type.
@@ -158,7 +160,7 @@ def parse_numbers(kind: type[Any], text: str, part: str, **more: type[Any]) -> d
 
 
 def load_tagger(row: StudyRow) -> dict[str, float]:
-    """Read the settings of a row's tagger, flags of `baseline task`, by their names.
+    """Read a row's tagger: settings by name, which are flags of `baseline task`.
 
     Raises:
       Refused: there is no such setting, or its value is not allowed.

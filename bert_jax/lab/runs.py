@@ -26,7 +26,7 @@ from data_pipeline.io import small_files
 from data_pipeline.io.atomic import check_no_file, write_json
 from data_pipeline.io.refused import Refused
 
-Key = TypeVar("Key")  # names a run
+Key = TypeVar("Key")  # identifies a run
 _POLL_SECS = 1.0  # pause between checks for a signal, which another thread may have got
 _MAX_LOCKED_SECS = 120.0  # time for a killed command's run to save and leave its folder
 _END_BYTES = 1 << 16  # of a metrics.jsonl, whose lines have about 1 KB
@@ -114,8 +114,8 @@ def run_all(
 ) -> None:
     """Do the work of runs in the order of `reads`, one at a time in each lane, and report results.
 
-    A run waits for those that it reads, while later ones take its place. `work` returns "" or an
-    error; an unreadable file of a run is its error too. An exception from `report` ends all runs.
+    A run waits for the runs that it reads; meanwhile later runs start. `work` returns "" or an
+    error; an unreadable file of a run is an error too. An exception from `report` ends all runs.
     """
     waiting, ended, free = list(reads), set[Key](), list(lanes)
     running: dict[Future[str], tuple[Key, Lane]] = {}
@@ -149,7 +149,7 @@ def _attempt(work: Callable[[Key, Lane], str], run: Key, lane: Lane) -> str:
 
 
 def open_lanes(screen: Screen, parallel: int) -> list[Lane]:
-    """Open lanes that stop together; each of several sees one device and shows no progress."""
+    """Open lanes that stop together; if there are several, each has one device and is silent."""
     if parallel == 1:
         return [Lane(screen, {})]
     stop, silent = threading.Event(), Screen(is_writer=False)
@@ -157,10 +157,10 @@ def open_lanes(screen: Screen, parallel: int) -> list[Lane]:
 
 
 def parse_list(flag: str, text: str, parse: Callable[[str], Any], words: str) -> list[Any]:
-    """Parse values joined by commas; `parse` raises ValueError for anything else than `words`.
+    """Parse the comma-separated values of a flag; `words` say in errors what is allowed.
 
     Raises:
-      Refused: one of them is something else, or stands there twice.
+      Refused: `parse` raised ValueError, or a value occurs twice.
     """
     try:
         values = [parse(part) for part in text.split(",")]

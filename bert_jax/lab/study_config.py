@@ -1,7 +1,7 @@
 """Define a study: rows that are compared over several seeds, and the tasks that all rows learn.
 
-A file of configs/studies/ returns to_config_dict(StudyConfig(...)). Commands that run others share
-their flags.
+A file of configs/studies/ returns to_config_dict(StudyConfig(...)). The flags that study, grid and
+ladder share are here too.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ class StudyConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ManyRunsFlags:
-    """Declare the flags of a command that runs others in a folder."""
+    """Declare the flags of a command that starts several runs in a folder."""
 
     workdir: str = flag(
         "", "folder of the runs, their numbers and picture", metavar="DIR", is_required=True
@@ -87,7 +87,7 @@ class ManyRunsFlags:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedRunsFlags(ManyRunsFlags):
-    """Declare the flags of a command that can plan its runs, too."""
+    """Declare the flags of a command that can also plan its runs."""
 
     plan: bool = flag(False, "print the cost of all runs, and run nothing", "plan")
     measure: bool = flag(True, "time short steps, which takes seconds for each row", "plan")

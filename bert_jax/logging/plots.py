@@ -57,7 +57,7 @@ TITLES = {
     "learning_rate": "Learning rate",
     "sequences_per_sec": "Sequences per second",
 }
-# The PREFIX of PREFIX_METRIC, a score without learning, and its name: see trainer/heldout.py.
+# Scores without learning are named PREFIX_METRIC (trainer/heldout.py): PREFIX -> label.
 BASELINES = REFERENCE_LINES | {"majority": "majority"}
 # A panel spans at least so much, since a few hundred examples make evaluations this noisy.
 MIN_LOSS_SPAN, MIN_ACCURACY_SPAN = 0.5, 0.2
@@ -324,8 +324,8 @@ def write_ends(ax: Axes, ends: Sequence[End], apart: float = APART) -> None:
 
 
 def spread(places: Sequence[float], apart: float) -> list[float]:
-    """Move ascending places at least `apart` apart, by the least sum of squares."""
-    from scipy.optimize import isotonic_regression  # half a second, and not all pictures need it
+    """Move ascending places so that they are at least `apart` apart, as little as possible."""
+    from scipy.optimize import isotonic_regression  # takes half a second; few pictures need it
 
     offsets_N = apart * np.arange(len(places))
     moved_N = isotonic_regression(np.asarray(places) - offsets_N).x + offsets_N

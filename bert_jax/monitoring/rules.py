@@ -70,7 +70,7 @@ class PhaseView:
 
     @property
     def first_step(self) -> int:
-        """Return the steps of the run before the phase."""
+        """Return how many steps of the run are before the phase."""
         return phase_start(self.config, self.index)
 
     @property

@@ -20,7 +20,7 @@ from data_pipeline.vocab import describe_case
 Sample = tuple[str, str]  # a sentence with a hidden word, and the guesses for it
 
 _UNPRICED: Mapping[str, float] = types.MappingProxyType({})
-# Runs that differ only in seeds and places have the same setting.
+# Settings that name places or seeds, which are not listed as differences of runs.
 _NO_SETTINGS = ("data.store", "data.data_cache", "data.dir", "seed", "data.random_seed")
 _MAX_SETTINGS = 20
 _INCHES = (3.9, 2.4)  # a picture's size, whose words stay readable across a phone

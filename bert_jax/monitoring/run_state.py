@@ -306,7 +306,7 @@ def _read_manifest(store: Any, digest: str) -> tuple[Mapping[str, Any], str]:
     """Read the manifest of a run's store; if the store is gone or another, return the reason."""
     if not isinstance(store, str) or not store:
         return {}, ""
-    # Unlike a Path, os.path takes a long list of stores, which is longer than a name may be.
+    # os.path, since a Path raises where a list of stores is longer than a file name may be.
     if is_address(store) or not os.path.isdir(store) or not is_store(pathlib.Path(store)):
         return {}, f"{store} is not a store on this machine, so the run's data are not known."
     try:

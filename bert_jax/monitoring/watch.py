@@ -19,11 +19,11 @@ class Watch:
     """Keep the lines of the newest phase and all findings: a Listener after the metrics file."""
 
     config: Config
-    baselines: Sequence[Mapping[str, float]]  # of each phase, as in PhaseView
-    per_step: Sequence[Mapping[str, float]]  # likewise
+    baselines: Sequence[Mapping[str, float]]  # for each phase: PhaseView.baseline
+    per_step: Sequence[Mapping[str, float]]  # for each phase: PhaseView.per_step
     data_findings: Sequence[Finding]  # known before the first step
     show: Callable[[str, str, str], None]  # the rule, its sentence and its advice
-    file: MetricsFile  # keeps the findings too, after the lines that show them
+    file: MetricsFile  # gets each finding after the line that shows it
     findings: list[Finding] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -60,7 +60,7 @@ GPUS = (
 )
 
 _BY_VERSION = {chip.name: chip for chip in TPUS}
-# What JAX calls a TPU's devices (`device.device_kind`), unless it is its version.
+# JAX's name of a TPU (`device.device_kind`) -> its version.
 _TPU_KINDS = {
     "TPU v2": "v2",
     "TPU v3": "v3",
@@ -76,9 +76,10 @@ _TPU_KINDS = {
 
 
 def find_chip(device: str) -> Chip | None:
-    """Find the chip of a JAX device kind, or of a TPU's version such as "v5e"; None if unknown.
+    """Find a chip by JAX's device kind or by a TPU's version such as "v5e"; None if unknown.
 
-    A GPU matches if all words of its name occur, as in "NVIDIA A100-SXM4-40GB", and it is no MIG.
+    A GPU is found if `device` has all words of its name, as in "NVIDIA A100-SXM4-40GB"; a part of
+    a GPU (MIG) is not.
     """
     version = _TPU_KINDS.get(device, device)
     if version in _BY_VERSION:

@@ -108,8 +108,8 @@ class BudgetRequest:
     law: Law
     is_spot: bool = False
 
-    def times(self, factor: float) -> "BudgetRequest":
-        """Return the request with a multiple of its budget."""
+    def scale(self, factor: float) -> "BudgetRequest":
+        """Return the request with its budget times `factor`."""
         budget = dataclasses.replace(self.budget, usd=factor * self.budget.usd)
         return dataclasses.replace(self, budget=budget)
 
@@ -293,7 +293,7 @@ def _count_epochs(request: BudgetRequest, steps: Sequence[float]) -> float:
 
 
 def _buy(request: BudgetRequest, candidate: RunCandidate) -> Purchase | None:
-    """Return the run that the budget pays for with a shape; None if it is too short to predict."""
+    """Return the run of a candidate that the budget pays for; None if too short to predict."""
     steps = _split_steps(request, candidate)
     if steps is None or (epochs := _count_epochs(request, steps)) < MIN_EPOCHS:
         return None
@@ -331,7 +331,7 @@ def _buy_each(
     if ranked := _rank(request, candidates):
         return ranked
     store = f"the store's {request.corpus.unique_tokens:,.0f} tokens"
-    if not _rank(request.times(_ANY_BUDGET), candidates):
+    if not _rank(request.scale(_ANY_BUDGET), candidates):
         raise Refused(
             f"{store}, read {MANY_EPOCHS} times, are fewer than a step of each phase takes; set "
             "smaller config.phases[i].batch_size, or build a store of more text"
@@ -364,7 +364,7 @@ def _build_plan(
     in_steps = sum(phase.secs for phase in phases)
     curves = _draw_curves(request, candidates)
     half, twice = (
-        next((purchase for _, purchase in _rank(request.times(factor), candidates)), None)
+        next((purchase for _, purchase in _rank(request.scale(factor), candidates)), None)
         for factor in (0.5, 2.0)
     )
     return BudgetPlan(
@@ -500,7 +500,7 @@ def _draw_curves(
     """Predict the loss of each shape at budgets from an eighth to eight times this budget."""
     curves: dict[str, list[list[float]]] = {}
     for candidate, factor in itertools.product(candidates, _CURVE):
-        if bought := _buy(request.times(factor), candidate):
+        if bought := _buy(request.scale(factor), candidate):
             point = [bought.budget_dollars, bought.predicted_heldout_loss, *bought.interval]
             curves.setdefault(bought.size, []).append(point)
     return curves

@@ -107,7 +107,7 @@ def draw_figure(plan: BudgetPlan) -> Figure:
     axes = figure.add_subplot()
     of_all = itertools.chain.from_iterable(plan.curves.values())
     falling = sorted(of_all, key=lambda point: point[1], reverse=True)
-    lowest = {point[0]: point for point in falling}  # the last at each number of dollars
+    lowest = {point[0]: point for point in falling}  # the last at each price is the lowest
     usd, best, low, high = zip(*sorted(lowest.values()), strict=True)
     axes.fill_between(usd, low, high, color=plots.HELDOUT, alpha=0.1, linewidth=0)
     axes.plot(usd, best, color=plots.HELDOUT, linewidth=7, alpha=0.3, label="best size")

@@ -43,7 +43,7 @@ FAMILY = (
     *(EncoderShape(12, 768), EncoderShape(24, 1024)),
 )
 
-# Settings of config.model that reshape changes, in its order.
+# Settings of config.model that reshape changes, in the order of its sizes.
 SIZE_FIELDS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
 
 
@@ -86,12 +86,12 @@ class RunCandidate:
     has_unpriced_kernels: bool = False  # the compiler's estimate leaves their time out
 
     def count_secs(self, steps: Sequence[float]) -> float:
-        """Return the seconds of these steps of each phase."""
+        """Return the seconds of a run with these steps in each phase."""
         pairs = zip(steps, self.speeds, strict=True)
         return sum(count * speed.step_secs for count, speed in pairs)
 
     def speed_up(self, factor: float) -> "RunCandidate":
-        """Return the candidate so many times as fast."""
+        """Return the candidate with its speed times `factor`."""
         speeds = (dataclasses.replace(s, step_secs=s.step_secs / factor) for s in self.speeds)
         return dataclasses.replace(self, speeds=tuple(speeds))
 

@@ -251,9 +251,9 @@ def _try_alternatives(
 
 
 def _list_ladders(config: Config, index: int, tpu_slice: Slice) -> list[list[dict[str, Any]]]:
-    """List settings that save memory but cost time, each in the order of decreasing memory.
+    """List ladders of settings that save memory but cost time, each from most to least memory.
 
-    {} stands for settings that the config has already.
+    {} stands for a config that already has the settings.
     """
     phase, preset = config.phases[index], config.mesh.preset
     sharded = {"mesh.preset": "zero1" if preset == "dp" else f"{preset}+zero1"}

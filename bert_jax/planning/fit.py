@@ -51,8 +51,7 @@ _BOUNDS = np.array([[-5.0, -50.0, 0.02, -50.0, 0.02, 0.0], [3.0, 60.0, 2.0, 60.0
 Known = tuple[Sequence[float], float, float]  # weights of constants; their sum's mean, deviation
 
 
-# Weights of the constants in each row of a prior, mean and deviation of their sum: float[rows,6],
-# float[rows] twice.
+# Rows of Known: weights float[rows,6], means and deviations float[rows].
 _Prior = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 

@@ -29,7 +29,7 @@ class Instruction:
         return re.findall(r"%([\w.\-]+)", self.arguments)
 
     def attribute(self, name: str) -> str:
-        """Return the value of an attribute such as body=%x or x="..."; empty without it."""
+        """Return the value of an attribute such as body=%x or x="..."; empty if there is none."""
         match = re.search(rf'\b{name}=(?:"([^"]*)"|%?([\w.\-]+))', self.rest)
         return (match.group(1) or match.group(2) or "") if match else ""
 

@@ -104,9 +104,10 @@ def price(
     coordinates: Sequence[Sequence[int]],
     kernels: Mapping[str, float | None],
 ) -> ProgramCost:
-    """Price `compiled.as_text()` on a slice, with the coordinates of each device of one slice.
+    """Price `compiled.as_text()` on a slice.
 
-    kernels: cycles per call, by words of the kernel's name.
+    coordinates: of each device of one slice. kernels: cycles per call, by words of the kernel's
+    name.
 
     Raises:
       Refused: the text is not of a program compiled for a TPU, or a loop's trips are unknown.
@@ -300,7 +301,7 @@ class _Computation:
         return Traffic(kind, LINKS, 1, size, wire, wire / rate)
 
     def _hop(self, pairs: Sequence[tuple[int, int]]) -> float:
-        """Return the bytes/s of each (sender, receiver) pair of devices while all pairs send."""
+        """Return the bytes/s of each (sender, receiver) pair of devices if all send at once."""
         return self._slice.hop([(self._coordinates[a], self._coordinates[b]) for a, b in pairs])
 
     def _start(self, key: str, transfer: Traffic) -> None:

@@ -26,8 +26,8 @@ RATE_POINTS = 200  # points of the learning rate in a plan
 class Corpus:
     """Hold facts about the data per phase; None if they require a store and there is none."""
 
-    epochs: list[float] | None  # over the training split
-    sequences_per_row: list[float] | None  # the mean where rows are packed
+    epochs: list[float] | None  # passes over the training split
+    sequences_per_row: list[float] | None  # a mean if rows are packed
 
 
 @dataclasses.dataclass(frozen=True)

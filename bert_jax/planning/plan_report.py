@@ -188,7 +188,7 @@ def format_scaled(row: ScaleRow) -> str:
 
 
 def _label(label: str, texts: Sequence[str]) -> Rows:
-    """Put a label before the first of several texts."""
+    """Make rows of texts, the first with a label."""
     return [("" if number else label, text) for number, text in enumerate(texts)]
 
 

@@ -188,7 +188,7 @@ def use_huge_pages(setting: str = "/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 _OFF, _ON = ("0", "n", "no", "f", "false", "off"), ("1", "y", "yes", "t", "true", "on")
-# JAX settings that bert_jax relies on: the values that it works with, the usual one first.
+# JAX settings that bert_jax relies on, and the values that it works with, the default first.
 _JAX_SETTINGS = {
     "JAX_ENABLE_X64": _OFF,
     "JAX_DISABLE_JIT": _OFF,
@@ -260,7 +260,7 @@ def run(
 
 
 def _describe_missing_device(error: RuntimeError | AssertionError) -> tuple[int, str] | None:
-    """Return exit code and line if JAX lacks the requested device, else None.
+    """Return an exit code and a line if JAX lacks the requested device, else None.
 
     JAX raises RuntimeError at the first use of a device that does not start, and a bare
     AssertionError for JAX_PLATFORMS=cuda on a machine without a GPU.

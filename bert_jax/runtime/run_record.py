@@ -158,7 +158,7 @@ def read(workdir: pathlib.Path) -> PretrainingRun:
 
 
 def parse_config(record: Mapping[str, Any], path: object, kind: type[Run]) -> Run:
-    """Return the settings in the record of a run, which was read from `path`.
+    """Parse the settings in the record of a run, which was read from `path`.
 
     Raises:
       Refused: the record is from another version, or of another kind of run.
@@ -187,7 +187,7 @@ class TrainedModel:
 
 
 def parse_run(record: Mapping[str, Any], path: object) -> RunConfig:
-    """Return the settings in the record of any run."""
+    """Parse the settings in the record of a run, of pre-training or fine-tuning."""
     return parse_config(record, path, FinetuneRun if _is_finetuning(record) else ResolvedRun)
 
 
@@ -371,9 +371,9 @@ def make_vocabulary_record(vocabulary: Vocabulary, file: str) -> dict[str, Any]:
 
 
 def check_vocabulary(vocabulary: Vocabulary, run: Mapping[str, Any], source: str) -> None:
-    """Raise Refused if a vocabulary, or how it is read, differs from a run record or checkpoint.
+    """Raise Refused if a vocabulary, or how it is read, differs from a run's record.
 
-    `source` names the record in the error.
+    `source` names the run or checkpoint in the error.
     """
     own = {"size": vocabulary.size, "sha256": vocabulary.digest, RECORDED: NONE}
     own |= vocabulary.recorded_rules

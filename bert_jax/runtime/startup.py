@@ -204,8 +204,8 @@ class _Caller:
     """Hold a connection to process 0."""
 
     connection: socket.socket
-    line: bytes = b""  # its introduction so far
-    number: int = -1  # number of the process, once it has introduced itself
+    line: bytes = b""  # what has arrived of its introduction
+    number: int = -1  # the process, once it has introduced itself
 
 
 class _Presence:
@@ -237,24 +237,25 @@ class _Presence:
         )
 
     def serve(self) -> None:
-        """Accept a connection and read from the others; drop the oldest if too many are silent."""
+        """Accept and read connections that are ready; drop the oldest if too many are silent."""
         for key, _ in self._selector.select(RETRY_SECS):
             if key.data is not None:
                 self._read(key.data)
                 continue
-            with contextlib.suppress(OSError):  # it has been closed already
+            with contextlib.suppress(OSError):  # the other side has closed it
                 connection, _ = self._listener.accept()
                 connection.setblocking(False)
                 self._selector.register(connection, selectors.EVENT_READ, _Caller(connection))
         for caller in self._list_callers(is_named=False)[:-MAX_STRANGERS]:
             self._drop(caller)
-        if not self.missing:  # after all are read: one may have ended as the last one came
+        if not self.missing:  # checked after reading: a process may have ended meanwhile
             self.outcome = self.outcome or {"all_present": True}
 
     def hang_up(self) -> dict[int, socket.socket]:
-        """Answer all, for LINGER_SECS also late ones if one was refused; drop strangers.
+        """Answer all processes, and drop connections without an introduction.
 
-        If all are present the connections stay open: return them by process number.
+        After a refusal, processes that come within LINGER_SECS are answered too. If all processes
+        are present their connections stay open, and are returned by process number.
         """
         answer = self.outcome or {}
         is_refused = "wrong" in answer and not answer["is_late"]
@@ -279,7 +280,7 @@ class _Presence:
         return kept
 
     def _list_callers(self, is_named: bool) -> list[_Caller]:
-        """List the open connections with or without an introduction, the oldest first."""
+        """List the open connections that have introduced themselves or not, the oldest first."""
         callers = [key.data for key in self._selector.get_map().values() if key.data is not None]
         return [caller for caller in callers if is_named == (caller.number >= 0)]
 
@@ -291,7 +292,7 @@ class _Presence:
         except OSError:
             data = b""
         if caller.number >= 0:
-            if not data:  # the process ended while it waited, and may come again
+            if not data:  # the process has ended, and may come again
                 self.hosts.pop(caller.number, None)
                 self._close(caller)
             return
@@ -340,7 +341,7 @@ class _Presence:
 def _count_others(
     rank: Rank, limit_secs: float, end_secs: float, log: Callable[[str], None]
 ) -> None:
-    """Act as process 0: wait for the others; answer them once all are present or it failed."""
+    """Act as process 0: wait for the others, and answer them when the wait has ended."""
     if rank.count == 1:
         return
     report_secs = time.monotonic() + REPORT_AFTER_SECS
@@ -369,7 +370,7 @@ def _count_others(
 
 
 def _listen(rank: Rank, end_secs: float) -> socket.socket:
-    """Listen on the coordinator's port on all addresses of this host, once the port is free."""
+    """Listen on the coordinator's port, on all addresses of this host; wait until it is free."""
     is_dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if is_dual else socket.AF_INET
     place = "", rank.address[1]

@@ -56,8 +56,8 @@ class Columns:
     path: pathlib.Path
     values: dict[str, list[str]]
     row_numbers: list[int] = dataclasses.field(default_factory=list)  # from 1, as in an editor
-    short_rows: list[int] = dataclasses.field(default_factory=list)  # skipped: they lack fields
-    missing_rows: list[int] = dataclasses.field(default_factory=list)  # a null or NaN is ""
+    short_rows: list[int] = dataclasses.field(default_factory=list)  # skipped: too few fields
+    missing_rows: list[int] = dataclasses.field(default_factory=list)  # a null or NaN, read as ""
 
     def place(self, index: int) -> str:
         """Name the file and the row of an entry, for an error message."""
@@ -81,11 +81,11 @@ def read_columns(
 ) -> Columns:
     """Read the wanted columns of a table as text, and the columns in `also` that it has.
 
-    suffix and headers are read_rows'. With drops_short_rows a row of a tsv or csv with too few
+    For suffix and headers see read_rows. With drops_short_rows a row of a tsv or csv with too few
     fields is skipped and noted instead of refused.
 
     Raises:
-      Refused: what read_rows refuses, a value that is not a text, number or truth value, no rows.
+      Refused: as read_rows; there are no rows; a value is neither text nor number nor bool.
     """
     short_rows = list[int]()
     skipped = short_rows if drops_short_rows else None
@@ -150,7 +150,7 @@ def decode_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
             try:
                 yield number, line.decode("utf-8")
             except UnicodeDecodeError as error:
-                # UTF-16 opens a line with its mark; no other encoding shows in a line.
+                # A byte order mark gives UTF-16 away; other encodings cannot be told from a line.
                 has_mark = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
                 raise Refused(
                     f"{path} row {number} is not UTF-8: byte 0x{line[error.start]:02x} at its byte "
@@ -193,10 +193,10 @@ def read_rows(
 ) -> Rows:
     """Yield the rows, numbered as an editor counts lines; of Parquet only the wanted columns.
 
-    suffix is the format, by default the path's. headers are candidates for the column names of a
-    tsv whose first row is data: the one as long as that row is used, unless the row itself names
-    the wanted columns. Rows of a tsv or csv with too few fields are refused, or left out and their
-    numbers added to `skipped`.
+    suffix gives the format; the default is the path's. A tsv whose first row does not name the
+    wanted columns gets its column names from `headers`: from the candidate that is as long as the
+    row. Rows of a tsv or csv with too few fields are refused; with `skipped` they are left out, and
+    their numbers added to it.
 
     Raises:
       Refused: an unknown format, a missing column, a row that cannot be read.
@@ -268,7 +268,7 @@ def _delimited_rows(
     headers: Sequence[Sequence[str]],
     skipped: list[int] | None,
 ) -> Rows:
-    """Yield the rows of a tsv or csv with the line each begins in (a text may have several)."""
+    """Yield the rows of a tsv or csv with the line that each begins in; a row may span lines."""
     names: Sequence[str] = ()
     for number, fields in split_rows(path, suffix):
         if not names:

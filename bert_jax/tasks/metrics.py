@@ -52,9 +52,9 @@ def score_logits(names: Sequence[str], targets_N: np.ndarray, logits: np.ndarray
 
 
 def make_constant_logits(targets_N: np.ndarray, classes: int, rows: int) -> np.ndarray:
-    """Return logits that give all rows the most frequent target, float64[R,C]; zeros for C = 1."""
+    """Return float64[R,C] that predicts the most frequent class for every row; zeros if C = 1."""
     if classes == 1:
         return np.zeros((rows, 1))
     logits_C = np.zeros(classes)
     logits_C[np.bincount(targets_N).argmax()] = 1.0
-    return np.broadcast_to(logits_C, (rows, classes))  # one row in memory
+    return np.broadcast_to(logits_C, (rows, classes))  # a view: memory for one row

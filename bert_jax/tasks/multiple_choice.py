@@ -96,7 +96,7 @@ def lay_out(columns: Mapping[str, list[str]]) -> tuple[list[str], list[str]]:
 
 
 def _read_answers(columns: Columns, name: str) -> np.ndarray:
-    """Return int32[N], the right endings that a column names."""
+    """Read the numbers of the right endings from a column: int32[N]."""
     for index, text in enumerate(columns.values[name]):
         if text.strip() not in set("0123"):
             raise Refused(

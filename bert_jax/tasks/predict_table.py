@@ -38,15 +38,15 @@ _MAX_DIGITS = 6  # significant digits of a predicted number
 def choose_columns(
     request: PredictRequest,
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Choose the columns of the texts: those that were named, or else the task's own.
+    """Choose the columns of the texts: the request's, or else the task's.
 
-    Also returns the names of the columns of files whose first row is data.
+    Also returns candidates for the column names of a file whose first row is data.
     """
     options = request.layer.options
     if request.layer.kind == CHOOSE:
-        # A third-party model's task follows from the file's extension.
+        # A third-party model does not record its task; the file's extension decides.
         if options.task == "codah" or (not options.task and request.path.suffix == TSV):
-            # The prompt and its endings; a test set has perhaps no answers.
+            # The prompt and its endings; a test set may have no answers.
             return CODAH_COLUMNS[1:-1], (CODAH_COLUMNS, CODAH_COLUMNS[:-1])
         return SWAG_COLUMNS, ()
     first, second = options.text_column, options.second_text_column
@@ -122,7 +122,7 @@ class TablePredictor:
         return dataclasses.replace(encoded, rows=rows)
 
     def _predict(self, logits: np.ndarray) -> dict[str, pa.Array]:
-        """Return the new columns by name."""
+        """Return the columns of predictions by name."""
         layer = self._layer
         if layer.kind == REGRESS:
             values = logits[:, 0].astype(np.float64) * layer.deviation + layer.mean

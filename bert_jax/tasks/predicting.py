@@ -74,7 +74,7 @@ def reread(
 def group_by_size(
     items: Iterable[Piece], measure: Callable[[Piece], tuple[int, int]], most: tuple[int, int]
 ) -> Iterator[list[Piece]]:
-    """Yield consecutive items in groups of at most `most` in both measures, or of one item."""
+    """Yield groups of consecutive items, each at most `most` in both measures, or a single item."""
     group: list[Piece] = []
     total = 0, 0
     for item in items:

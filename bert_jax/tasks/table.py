@@ -45,13 +45,13 @@ from data_pipeline.vocab import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class TableTargets:
-    """Hold the numbers of the classes of train and dev, or the numbers to predict."""
+    """Hold the targets of train and dev: numbers of classes, or numbers to predict."""
 
-    values: Mapping[str, np.ndarray]  # int32[N], or float64[N] as they are in the table
+    values: Mapping[str, np.ndarray]  # classes int32[N], or the table's numbers float64[N]
     note: str  # a line for the screen
-    names: tuple[str, ...] = ()  # of the classes
+    names: tuple[str, ...] = ()  # names of the classes; empty for numbers
     warnings: tuple[str, ...] = ()
-    # A logit is a number of the training split's standard deviations from its mean.
+    # The predicted number is logit * deviation + mean, both of the training split.
     mean: float = 0.0
     deviation: float = 1.0
 
@@ -185,7 +185,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         notes += encoded.notes(split, options.max_seq_length)
         splits[split] = encoded.labeled(targets.labels(split))
 
-    # Not `files`, which the functions below would keep in memory as long as the task.
+    # The functions below read `numbers`, not `files`, which they would keep in memory.
     numbers = {split: columns.row_numbers for split, columns in files.items()}
 
     def score(split: str, logits_RC: np.ndarray) -> Scores:

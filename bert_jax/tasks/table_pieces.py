@@ -61,7 +61,7 @@ class OpenedTable:
 class TablePiece:
     """Hold consecutive rows of a table."""
 
-    columns: Columns  # the wanted ones
+    columns: Columns  # the columns that the task reads
     records: Sequence[Mapping[str, Any]]  # all columns; none where `arrow` has them
     arrow: pa.Table | None = None
 
@@ -191,7 +191,7 @@ class TableWriter:
     def __init__(
         self, path: pathlib.Path, suffix: str, table: OpenedTable, added: Sequence[str]
     ) -> None:
-        """Open a new file in the format of `suffix`; added: the names of the new columns."""
+        """Open a new file in the format of `suffix`; `added` names the new columns."""
         self._table, self._suffix, self._path = table, suffix, path
         self._names = [*table.names, *added]
         self.replaced = 0  # values of a tsv whose tabs and line breaks became spaces

@@ -62,7 +62,7 @@ class BadSteps:
     """Report, record and skip the bad steps of a run in step order; process 0 alone writes."""
 
     def __init__(self, storage: Workdir, config: RunConfig, feed: Feed, screen: Screen) -> None:
-        """Read the skipped ranges on process 0 and broadcast them; `resume` follows.
+        """Read the skipped ranges on process 0 and broadcast them; call `resume` next.
 
         Other processes' local copies of a workdir in a bucket may be stale.
         """
@@ -80,8 +80,8 @@ class BadSteps:
     def resume(self, state: TrainState, progress: Progress, shardings: TrainState) -> TrainState:
         """Continue with a restored state and its counters; delete the records of later steps.
 
-        Advances the state's step number past the steps skipped after a roll-back to it. If the
-        first step of a phase is skipped, empties the guard's window for that phase.
+        If earlier roll-backs to this state skipped steps, its step number advances past them. If
+        the first step of a phase is among them, the guard's window starts empty.
         """
         self._progress = progress
         step = int(state.step)
@@ -100,7 +100,7 @@ class BadSteps:
     def skip(self, after_step: int, roll: RollBack) -> None:
         """Skip the steps after a checkpoint up to and including the bad one.
 
-        Raises FloatingPointError at too many roll-backs to one step.
+        Raises FloatingPointError after too many roll-backs to one step.
         """
         rolls = 1 + sum(skipped.after_step == after_step for skipped in self._skipped)
         if rolls >= self._config.guard.most_in_a_row:

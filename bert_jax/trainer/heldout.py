@@ -116,9 +116,9 @@ def count_phase(
 
 
 def _mix_baselines(parts: Sequence[HeldoutSet], predictions: float) -> dict[str, float]:
-    """Mix the baselines of the stores as score_stores mixes scores; keep each store's, too.
+    """Mix the baselines of the stores as score_stores mixes scores, and keep each store's own.
 
-    `predictions` is the mean per example of all stores.
+    `predictions` is the mean number per example, over all stores.
     """
     baseline = dict[str, float]()
     for part in parts:

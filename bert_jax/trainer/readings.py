@@ -46,8 +46,8 @@ class RunningPhase:
     """Hold the constants of the phase being trained, and measure the wall time of its steps.
 
     The clock restarts after each compile, evaluation or save. Only finished steps count; steps in
-    flight at the end of an interval count in the next one. Otherwise the first line after a resume
-    could show many times the true speed.
+    flight at the end of an interval count in the next interval. Otherwise the first line after a
+    resume could show many times the true speed.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RunningPhase:
         self.restart_clock()
 
     def restart_clock(self) -> None:
-        """Start measuring."""
+        """Start a new interval: no rows, no waits, from now on."""
         self._rows, self._since_secs, self._input_wait_secs = 0, time.perf_counter(), 0.0
 
     def count_step(self) -> None:

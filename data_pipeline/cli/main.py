@@ -72,7 +72,7 @@ def start() -> None:
     """
     end_on_ctrl_c()
     outlive_readers()
-    # Processes of one run may share a terminal: there the first one starts the line later.
+    # Processes of one run may share a terminal; there only process 0 starts the line, later.
     if not any("multihost" in flag for flag in sys.argv):
         LINE.start("importing libraries")
 

@@ -167,7 +167,7 @@ def check_flags(flags: BuildFlags) -> BuildFlags:
 
 
 def _refuse(flags: BuildFlags, names: Iterable[str], because: str) -> None:
-    """Raise Refused if one of these flags is given, all of which would be ignored."""
+    """Raise Refused if a flag is given that would be ignored."""
     for name in names:
         if (value := getattr(flags, name)) != getattr(BuildFlags, name):
             raise Refused(f"--{name} is {value}, but {because}; omit it")

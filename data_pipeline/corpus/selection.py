@@ -35,7 +35,7 @@ class Selection:
 
 
 def select(spool: Spool, cleaning: CleaningOptions) -> Selection:
-    """Choose the documents and lines to keep; add to the counts of the spool what is dropped."""
+    """Choose the documents and lines to keep; count in the spool what is dropped."""
     work = spool.directory / "selection"
     work.mkdir()
     selection = Selection(

@@ -15,9 +15,9 @@ _FACTS = tuple(field.name for field in dataclasses.fields(ChunkFacts))
 
 
 class Spool:
-    """Store chunks in the order of the input: `append` them all, then read `facts` and `tokens`.
+    """Store chunks in the order of the input, and add up their counts.
 
-    Their counts are added up.
+    First `append` all chunks, then read `facts` and `tokens`.
     """
 
     def __init__(self, directory: pathlib.Path) -> None:

@@ -73,7 +73,7 @@ def keep_json(path: pathlib.Path, content: Any) -> None:
     try:
         path.parent.mkdir(exist_ok=True)
         temporary.write_text(json.dumps(content), encoding="utf-8")
-        temporary.chmod(0o644)  # other users of the store read it, whatever the umask
+        temporary.chmod(0o644)  # readable by other users of the store, whatever the umask
         temporary.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -253,7 +253,7 @@ def _read_moving(moving: pathlib.Path) -> list[str]:
 
 
 def _is_entry(name: object) -> bool:
-    """Return whether a value can be the name of a file or folder right in a folder."""
+    """Return whether a value is a valid name of a file or folder, and no path."""
     return isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\0"} & set(name)
 
 
@@ -298,7 +298,7 @@ def _locked(path: pathlib.Path, destination: Destination) -> Iterator[None]:
 def _without_stops() -> Iterator[None]:
     """Ignore signals that would raise in the block, which renames a few files after the work."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-    is_main = threading.current_thread() is threading.main_thread()  # others get no signals
+    is_main = threading.current_thread() is threading.main_thread()  # other threads get no signals
     # jax's SIGTERM handler stays: to Python it looks like the default.
     before = {number: signal.getsignal(number) for number in numbers if is_main}
     raising = {number: handler for number, handler in before.items() if callable(handler)}

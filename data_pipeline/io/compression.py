@@ -14,7 +14,8 @@ BLOCK_BYTES = 1 << 20
 PLAIN = "plain"  # not compressed
 
 # gzip packs repetitive text up to 1,000 times, Zstandard up to 32,000, and their decoders return
-# all output of a piece at once: pieces of 4 KiB keep that below 128 MiB. bzip2 and xz pack more.
+# all output of a piece at once: 4 KiB of input stay below 128 MiB. bzip2 and xz pack more, but
+# their decoders can be limited.
 _PIECE_BYTES = 4096
 # What `zstd --long=31` needs; such files are common among dumps.
 _ZSTD_WINDOW_BYTES = 1 << 31
@@ -83,7 +84,7 @@ def find_compression(head: bytes) -> str:
 
 
 def _blocks(kind: str, stored: BinaryIO, block_bytes: int) -> Iterator[bytes]:
-    """Decode consecutive streams; only zeros may follow one, in gzip and xz files.
+    """Decode consecutive streams; in gzip and xz files zeros may follow a stream.
 
     The libraries' own readers stop at a damaged stream without an error (51 of 52 streams lost).
     """
@@ -91,7 +92,7 @@ def _blocks(kind: str, stored: BinaryIO, block_bytes: int) -> Iterator[bytes]:
         yield from iter(lambda: stored.read(block_bytes), b"")
         return
     padding = b"\0" if kind in ("gzip", "xz") else b""
-    max_length = (block_bytes,) if kind in ("bzip2", "xz") else ()  # the rest waits in the decoder
+    max_length = (block_bytes,) if kind in ("bzip2", "xz") else ()  # the decoder keeps the rest
     decoder = None
     block = bytearray()
     while piece := stored.read(_PIECE_BYTES):
@@ -100,7 +101,7 @@ def _blocks(kind: str, stored: BinaryIO, block_bytes: int) -> Iterator[bytes]:
                 piece = piece.lstrip(padding)
                 if not piece:
                     break
-                decoder = _new_decoder(kind)
+                decoder = _make_decoder(kind)
             block += decoder.decompress(piece, *max_length)
             piece = decoder.unused_data
             if decoder.eof:
@@ -114,11 +115,11 @@ def _blocks(kind: str, stored: BinaryIO, block_bytes: int) -> Iterator[bytes]:
         raise EOFError
 
 
-def _new_decoder(kind: str) -> Any:
-    """Make the library's decoder of a single stream; the four have nearly the same interface."""
+def _make_decoder(kind: str) -> Any:
+    """Make a decoder of one stream; the interfaces of the four libraries are nearly the same."""
     match kind:
         case "gzip":
-            return zlib.decompressobj(zlib.MAX_WBITS | 16)  # with gzip's header and checksum
+            return zlib.decompressobj(zlib.MAX_WBITS | 16)  # expects gzip's header and checksum
         case "bzip2":
             return bz2.BZ2Decompressor()
         case "xz":

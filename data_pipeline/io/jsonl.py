@@ -116,7 +116,7 @@ def repair_end(path: pathlib.Path, say: Callable[[str], None] = lambda text: Non
 
 
 def _ends_whole(path: pathlib.Path) -> bool:
-    """Return whether a file, not a link, is empty or ends in a newline; only its end is read."""
+    """Return whether a file is no link, and is empty or ends in a newline; read only its end."""
     if path.is_symlink():
         return False
     with small_files.open_regular(path, path.parent, may_stand_in=True) as file:

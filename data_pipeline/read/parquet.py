@@ -23,7 +23,7 @@ _MAGIC = b"PAR1"
 # First bytes of an Arrow file, in which a stream follows, and of a stream as `datasets` writes it.
 _ARROW_FILE, _ARROW_STREAM = b"ARROW1\0\0", b"\xff\xff\xff\xff"
 _ARROW_END_BYTES = 8  # the mark after the last message
-_MAX_ARROW_BYTES = 1 << 30  # of a batch as stored: `datasets` puts 1,000 rows into one
+_MAX_ARROW_BYTES = 1 << 30  # of a stored batch; `datasets` writes 1,000 rows in each
 _SHOWN_COLUMNS = 12
 
 
@@ -75,7 +75,7 @@ def read_rows(
 def _arrow_batches(
     address: str, text_key: str, advance: Callable[[int], None]
 ) -> Iterator[pa.Array]:
-    """Yield the column of each batch of rows."""
+    """Yield the text column of each batch of rows in a file of Arrow."""
     with open_file(address, _REQUEST_BYTES) as stored, explain_damage(address, "Arrow"):
         stored.seek(len(_ARROW_FILE) if stored.read(8) == _ARROW_FILE else 0)
         reader = pa.ipc.open_stream(stored)
@@ -114,7 +114,7 @@ def explain_damage(address: str, kind: str = "Parquet") -> Iterator[None]:
 
 
 def _open(address: str, stored: BinaryIO, text_key: str) -> tuple[pq.ParquetFile, list[str]]:
-    """Open a file whose column of the text can be read; return the path of the column too."""
+    """Open a Parquet file and find its text column; return the column's path too."""
     with explain_damage(address):
         file = pq.ParquetFile(
             stored, buffer_size=_REQUEST_BYTES, pre_buffer=False, page_checksum_verification=True
@@ -136,9 +136,9 @@ def check_packing(address: str, column: Any) -> None:
 
 
 def _find_column(address: str, schema: pa.Schema, text_key: str) -> list[str]:
-    """Return the path of a column of text of that name: one name, or two for "name.name".
+    """Return the path of the text column: one name, or two for a key such as "doc.text".
 
-    Raises Refused if no column, or more than one, has that name, or another type.
+    Raises Refused if no column or several columns have the name, or the column is not text.
     """
     types = pa.types  # null: a shard whose texts are all missing
     texts = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)

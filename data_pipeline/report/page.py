@@ -1,7 +1,7 @@
 """Write the health of a store as one HTML page that loads nothing: style and pictures are inline.
 
-store.html is the page, parts.html what it shares with the page of a training run, page.css the
-style. Text from a corpus may hold HTML: the templates escape all of it.
+store.html is the page, page.css its style; the page of a training run shares parts.html. Text from
+a corpus may hold HTML: the templates escape all of it.
 """
 
 import functools
@@ -175,7 +175,7 @@ def render_svg(figure: Figure, name: str, titles: dict[str, str]) -> str:
     return f'<svg viewBox="0 0 {size}" role="img" aria-label="{escape(name)}">{svg}'
 
 
-# A flag in a finding, which must not be broken at its dashes.
+# A flag in a finding; as code it is not broken at its dashes.
 _FLAG, _CODE = re.compile(r"(--\w[\w.\[\]]*\w(=[\w./*,+-]*\w)?)"), r"<code>\1</code>"
 
 
@@ -224,12 +224,12 @@ def render_page(health: Health, findings: Sequence[str]) -> str:
 
 
 def render_document(title: str, sections: Iterable[str]) -> str:
-    """Make a page of a title and sections, which are HTML, with the style inline."""
+    """Render a page from a title and sections, both HTML, with the style inline."""
     return str(_load_parts().document(Markup(title), Markup("\n".join(sections))))
 
 
 def render_section(title: str, content: str) -> str:
-    """Make a section with a heading, which is escaped; content is HTML."""
+    """Render a section: the title is escaped, the content is HTML."""
     return str(_load_parts().section(title, Markup(content)))
 
 
@@ -239,10 +239,10 @@ def render_findings(sentences: Sequence[str]) -> str:
 
 
 def render_facts(facts: Iterable[tuple[str, str]]) -> str:
-    """Render pairs of a name and a text, which are escaped."""
+    """Render pairs of a name and a text; both are escaped."""
     return str(_load_parts().facts(facts))
 
 
 def render_plots(pictures: Mapping[str, str]) -> str:
-    """Render pictures, which are SVG, under their titles, which are escaped."""
+    """Render SVG pictures under their titles; the titles are escaped."""
     return str(_load_parts().plots(pictures))

@@ -25,7 +25,9 @@ class MaskRules:
     random_token_share: float = 0.1  # share of the predicted tokens shown as any id; the rest stays
     masking: str = "token"  # or "whole_word", or "ngram": runs of 1 to longest_ngram whole words
     longest_ngram: int = 3
-    is_continuation_V: np.ndarray | None = None  # bool: continues a word; not for single tokens
+    is_continuation_V: np.ndarray | None = (
+        None  # bool per id: continues a word; None for token masking
+    )
     exact: bool = False  # Google's rule for whole words, which may continue past the [SEP] of A
     weights_V: np.ndarray | None = None  # float64, per id; 0: never chosen; None: all equal
 
@@ -132,7 +134,7 @@ def _last_key(keys: np.ndarray) -> int:
 def _make_weighted_keys(
     weight_BS: np.ndarray, is_text_BS: np.ndarray, row_keys_B: np.ndarray
 ) -> tuple[np.ndarray, np.unsignedinteger[Any]]:
-    """Make keys like _make_sort_keys, uint64[B,S], that sample positions by float64[B,S] weights.
+    """Make keys like _make_sort_keys, but uint64[B,S], whose order samples positions by weight.
 
     Draw an exponential time per position, with the weight as its rate: the smallest times are a
     sample without replacement (Efraimidis and Spirakis 2006).
@@ -167,13 +169,13 @@ def _make_sort_keys(
 
 @dataclasses.dataclass(frozen=True)
 class _Words:
-    """Hold the W words of B rows, row after row, followed by a longest run of empty words.
+    """Hold the W words of B rows, row after row; as many empty words follow as a run may have.
 
-    Number the text tokens consecutively over all rows, without special tokens and padding.
+    Tokens of text are numbered consecutively over all rows, without special tokens and padding.
     """
 
     first_token_W: np.ndarray  # int32
-    opens_segment_W: np.ndarray  # bool, no word precedes it directly in its row
+    opens_segment_W: np.ndarray  # bool, the first word of its segment
     starts_BS: np.ndarray  # bool
     number_BS: np.ndarray  # int32, number of the word that starts here; undefined elsewhere
     is_taken_W: np.ndarray  # bool
@@ -226,7 +228,7 @@ def choose_words(
 
 
 def _find_words(input_ids_BS: np.ndarray, is_text_BS: np.ndarray, rules: MaskRules) -> _Words:
-    """Split each row into words, which end with their segment except by exact rules."""
+    """Split each row into words, which end with their segment unless rules.exact."""
     assert rules.is_continuation_V is not None
     opens_segment_BS = is_text_BS.copy()
     opens_segment_BS[:, 1:] &= ~is_text_BS[:, :-1]
@@ -261,9 +263,9 @@ def _draw_run_lengths(bits_N: np.ndarray, longest: int) -> np.ndarray:
 def _take_runs(
     words: _Words, first_N: np.ndarray, room_N: np.ndarray, drawn_N: np.ndarray
 ) -> np.ndarray:
-    """Take a run of words that begins at first_N in each of N rows, if its tokens fit in room_N.
+    """Take a run of up to drawn_N words from first_N on in each of N rows, as far as room_N allows.
 
-    Mark its words in is_taken_W. drawn_N are the lengths of runs in words.
+    Marks the words of the runs in is_taken_W; a run with a word that is already taken is skipped.
 
     Returns:
       int64[N], the tokens of each run; 0 for a run not taken.

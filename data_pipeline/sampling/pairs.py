@@ -18,7 +18,7 @@ class Spans:
     """Hold the text of B examples as slices of the split's token_ids.
 
     An example is [CLS] A [SEP] B [SEP]; if B has no tokens, [CLS] A [SEP]. In full_sentences A
-    may cross document ends: there are K in the batch, in order, each marked by an additional [SEP].
+    may cross document ends. The batch has K document ends, in order, each an additional [SEP].
     """
 
     first_sentence_B: np.ndarray  # int64, identifies the example within its walk

@@ -115,7 +115,7 @@ def find_walk_facts(
     Raises:
       Refused: the corpus has a document without sentences or a sentence without tokens.
     """
-    if store is None or (store.directory / WALKS).is_symlink():  # it may point outside the store
+    if store is None or (store.directory / WALKS).is_symlink():  # a link may lead out of the store
         return _count_walks(split, options, seq_len)
     path = store.directory / WALKS / f"{_digest_inputs(split, options, seq_len, store.digest)}.json"
     with contextlib.suppress(OSError, ValueError):  # it is missing or damaged
@@ -217,7 +217,7 @@ class WalkCache:
     def _build_into(self, future: Future[PlannedWalk], number: int) -> None:
         try:
             future.set_result(self._build(number))
-        except Exception as error:  # raised where the walk is needed; the next get builds it again
+        except Exception as error:  # raised in `get`; the next call builds the walk again
             with self._lock:
                 if self._walks.get(number) is future:
                     del self._walks[number]

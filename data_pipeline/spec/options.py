@@ -10,7 +10,7 @@ from data_pipeline.spec.fields import check_fields, setting
 
 SEGMENTS = ("nsp", "sop", "full_sentences", "doc_sentences")
 MASKING = ("token", "whole_word", "ngram")
-# Settings that Google BERT's rules know with these values alone.
+# Settings that Google BERT's exact rules allow only with these values.
 _EXACT = {"segments": ("nsp",), "masking": ("token", "whole_word"), "masked_lm_smoothing": (0.0,)}
 MAX_PACKED_EXAMPLES = 64
 MAX_NGRAM = 16

@@ -191,7 +191,7 @@ def _copy_part(address: str, folder: pathlib.Path, part: tuple[str, int, int]) -
 
 @contextlib.contextmanager
 def _open_remote(store: str, name: str) -> Iterator[tuple[Any, str]]:
-    """Yield the file system and the path of a file of a store; refuse one that is missing."""
+    """Yield the file system and the path of a store's file; raise Refused if it is missing."""
     address = f"{store}/{name}"
     files, path = open_filesystem(address)
     try:

@@ -1,6 +1,6 @@
 """Find the worst faults of a store: a vocabulary made for other text, copies of documents.
 
-A finding is a sentence with the count or share that is out of range, and how to fix it.
+A finding is a sentence: the count or share that is out of range, and how to fix it.
 """
 
 import collections
@@ -25,7 +25,7 @@ _MAX_COMPARED, _FIRST_TOKENS = 50_000, 4096
 
 
 def find_before_training(store: Store) -> dict[str, str]:
-    """Find, within a second, faults of the vocabulary and copies of documents: text by name."""
+    """Find faults of the vocabulary and copies of documents within a second: name -> sentence."""
     counts_V = np.asarray(store.train.token_counts)
     vocabulary = store.load_vocabulary()
     tokens, words = counts_V.sum(), counts_V[~vocabulary.is_continuation].sum()

@@ -124,9 +124,9 @@ def estimate_probs(
 
 @dataclasses.dataclass(frozen=True)
 class _CountedText:
-    """Hold a split in units, documents or their parts, and which neighbors of a token to look at.
+    """Hold a split cut into units (documents or parts), and the places of two neighbors.
 
-    Every `distance`-th unit fits weights and is not counted.
+    Every `distance`-th unit is not counted; the weights are fitted to it.
     """
 
     split: Split
@@ -137,7 +137,7 @@ class _CountedText:
 
     @property
     def hidden(self) -> int:
-        """Return the id of a hidden neighbor: the vocabulary size."""
+        """Return the id that stands for a hidden neighbor: the vocabulary size."""
         return len(self.unigram_V)
 
     def number_tokens(self, start: int, stop: int) -> np.ndarray:
@@ -176,7 +176,7 @@ def _select_fitted(text: _CountedText) -> Predictions:
 
 
 def _find_neighbors(text: _CountedText, ids_T: np.ndarray, units_T: np.ndarray) -> Predictions:
-    """Return tokens and their two neighbors; a neighbor in another unit is hidden."""
+    """Return tokens and their two neighbors; a neighbor in another unit gets the id `hidden`."""
     ids_T = ids_T.astype(np.int64)
     columns = [ids_T]
     for place in text.places:

@@ -306,7 +306,7 @@ def _check_vocabulary_file(path: pathlib.Path, directory: pathlib.Path, digest: 
 
 
 def _open_split(directory: pathlib.Path, name: str, manifest: dict[str, Any]) -> Split:
-    """Open a split; of ready-made examples it has the counts of tokens alone."""
+    """Open a split; a split of ready-made examples has only the counts of its tokens."""
     vocab_size = manifest["vocabulary"]["size"]
     counts = open_array(directory, f"{name}/token_counts.npy", "int64", (vocab_size,))
     if manifest.get("kind") == EXAMPLES:

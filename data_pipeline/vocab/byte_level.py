@@ -117,7 +117,7 @@ def train_byte_level(texts: Iterable[str], vocab_size: int, reserved_pieces: int
             f"256; give {smallest} or more (ModernBERT: 50368)"
         )
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-    # ByteLevel itself would put a space after each special token within a text too.
+    # ByteLevel's own add_prefix_space would also add a space after each special token.
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
         [
             tokenizers.pre_tokenizers.Metaspace(" ", prepend_scheme="first", split=False),

@@ -1,4 +1,4 @@
-"""Load a vocabulary by the kind that its file name gives."""
+"""Load a vocabulary; the name of its file says which kind it is."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -50,14 +50,14 @@ def load_vocabulary(
 ) -> Vocabulary:
     """Read a vocabulary: *.model is SentencePiece, *.json a tokenizer.json, the rest a vocab.txt.
 
-    A tokenizer.json is run with the tokenizers library, unchanged; a vocab.json is one half of
-    that, the other is the merges.txt next to it.
+    The tokenizers library runs a tokenizer.json unchanged. A vocab.json and the merges.txt next to
+    it are read as a tokenizer.json.
 
     `lowercase` also strips accents, as BERT's uncased models do. A SentencePiece model and a
     tokenizer.json carry their own rules; there `lowercase` is ignored. `checks_case` is for
     third-party lists: one trained here may have no capitals because its text has none.
-    `reads_special_tokens` is for rows of a task: the special tokens that a text spells are these
-    tokens there, as in transformers; in training text they are text.
+    With `reads_special_tokens`, for rows of a task, a special token that a text spells is that
+    token, as in transformers; in training text it is text.
     `rules` are for a SentencePiece model, one of sentencepiece_rules.CHOICES.
 
     Raises:
@@ -144,7 +144,7 @@ def _load_list(
         special_ids=special_ids,
         file_bytes=join_pieces(pieces),
         encode=encode,
-        encode_documents=encode_sentences_alone(encode, spaced=False),
+        encode_documents=encode_sentences_alone(encode, has_spaces=False),
         decode=lambda ids: " ".join(pieces[i] for i in ids).replace(" ##", ""),
         normalize=make_wordpiece_normalizer(lowercase).normalize_str,
         template=make_bert_template(special_ids),
@@ -207,7 +207,7 @@ def _load_sentencepiece(
         file_bytes=data,
         encode=encode,
         encode_documents=(
-            encode_sentences_alone(encode, spaced=False)
+            encode_sentences_alone(encode, has_spaces=False)
             if is_alone
             else encode_documents_whole(encoder.encode_prepared, dtype, encoder.prepare)
         ),

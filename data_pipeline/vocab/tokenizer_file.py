@@ -112,11 +112,11 @@ def make_normalize(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> Calla
 def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: bool) -> Vocabulary:
     """Load the bytes of a tokenizer.json of WordPiece, BPE or Unigram.
 
-    Special tokens that a text spells are text, unless `reads_special_tokens`.
+    A special token that a text spells is text, unless `reads_special_tokens`.
 
     Raises:
-      Refused: another model, no tokenizer, many ids without a piece, a byte or a special role
-        without a token, a model that does not mark where words begin.
+      Refused: no tokenizer, another model, many ids without a piece, a byte or a special role
+        without a token, or a model that does not mark where words begin.
     """
     tokenizer = open_tokenizer(path, data)
     model = type(tokenizer.model).__name__
@@ -191,7 +191,7 @@ def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: b
     cut = None if reads_special_tokens else _find_cut(rules, extra)
     if cut is not None and (all(ignores_space) or not ignores_space[0]):
         encode = WordEncoder(encode_text, dtype, cut).encode
-        encode_documents = encode_sentences_alone(encode, spaced=not ignores_space[0])
+        encode_documents = encode_sentences_alone(encode, has_spaces=not ignores_space[0])
     continuation_mark = rules["model"].get("continuing_subword_prefix") or ""
     adds_space_before = first_piece.startswith((WORD_START, SPACE))
     return Vocabulary(
@@ -217,7 +217,7 @@ def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: b
 def _make_decode(
     kind: str, pieces: Sequence[str], continuation_mark: str, adds_space_before: bool
 ) -> Callable[[Sequence[int]], str]:
-    """Return a function that gives the text of ids; broken UTF-8 becomes U+FFFD."""
+    """Return a function that decodes ids to text; broken UTF-8 becomes U+FFFD."""
     to_bytes = decode_piece if kind == BYTE_LEVEL else _decode_marked
 
     def decode(ids: Sequence[int]) -> str:

@@ -1,8 +1,8 @@
 """Define a vocabulary: it encodes text and decodes token ids, whatever kind of file it is from.
 
-A document has the ids of its sentences joined by spaces. Some tokenizers give a word other ids at a
-text's start than after a space, or have pieces across words; then a sentence encoded alone has
-other ids than within its document.
+A document has the ids of its sentences joined by spaces. Some tokenizers encode a word differently
+at the start of a text than after a space, or have pieces that span words; there a sentence encoded
+alone has other ids than within its document.
 """
 
 import dataclasses
@@ -134,7 +134,7 @@ class Vocabulary:
         return json.loads(self.file_bytes) if self.file_name == TOKENIZER_JSON else {}
 
     def _list_added(self) -> set[str]:
-        """Return the added tokens of a tokenizer.json, whose spellings are not in the model's."""
+        """Return the added tokens of a tokenizer.json; their spelling is plain, not the model's."""
         return {token["content"] for token in self.read_settings().get("added_tokens", ())}
 
     def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -190,17 +190,17 @@ def describe_case(record: Mapping[str, Any]) -> str:
     return "lower case" + " without accents" * (record.get("file") == LIST)
 
 
-def encode_sentences_alone(encode: Encode, spaced: bool) -> EncodeDocuments:
+def encode_sentences_alone(encode: Encode, has_spaces: bool) -> EncodeDocuments:
     """Return an encoder of documents that encodes each sentence by itself.
 
-    With `spaced` every sentence but a document's first has the space before it that joins it. That
+    With `has_spaces` a sentence is encoded with the space that joins it to the one before it. That
     is exact where sentences neither begin nor end with white space, as a build's sentences.
     """
 
     def encode_documents(
         sentences: Sequence[str], sentence_counts: Sequence[int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        if spaced:
+        if has_spaces:
             firsts = {0, *np.cumsum(sentence_counts).tolist()}
             sentences = [
                 sentence if number in firsts else f" {sentence}"

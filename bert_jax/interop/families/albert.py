@@ -28,7 +28,7 @@ _SETTINGS = Settings(
 
 
 def _complete(path: pathlib.Path, settings: JsonObject, config: ModelConfig) -> ModelConfig:
-    """Map the embeddings even if they are as wide as the encoder."""
+    """Keep the projection of embeddings even where they are as wide as the encoder."""
     is_wide = config.embedding_size == config.hidden_size
     return dataclasses.replace(config, embedding_projection=is_wide)
 

@@ -47,13 +47,13 @@ _TERMS = ("c2p", "p2c")
 
 
 def _complete(path: pathlib.Path, settings: JsonObject, config: ModelConfig) -> ModelConfig:
-    """Add the pooler, and what the scores read of distances."""
+    """Add the pooler, and how attention reads distances."""
     sizes = dict.fromkeys(("embedding_size", "pooler_hidden_size"), config.hidden_size)
     head_size = config.hidden_size // config.num_attention_heads
     remark = ", which follows from its other sizes"
     check_values(path, settings, sizes | {"attention_head_size": head_size}, remark)
     defaults = {"pos_att_type": None, "norm_rel_ebd": "none", "pooler_hidden_act": "gelu"}
-    terms, norm, act = (  # in capitals or not
+    terms, norm, act = (  # files may write them in capitals
         value.lower() if isinstance(value, str) else value
         for value in (settings.get(name, default) for name, default in defaults.items())
     )
@@ -83,7 +83,7 @@ def _complete(path: pathlib.Path, settings: JsonObject, config: ModelConfig) -> 
 def _describe_rest(config: ModelConfig) -> dict[str, Any]:
     """Return the settings that _complete reads.
 
-    A pooler that DeBERTa's classes lack is described as DeBERTa's pooler, as in every family.
+    The activation of a pooler that DeBERTa does not have is written as gelu, DeBERTa's own.
     """
     pooler_acts = {ours: theirs for theirs, ours in _POOLER_ACTS.items()}
     return {

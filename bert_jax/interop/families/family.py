@@ -51,7 +51,7 @@ _OLDER = {"scale": "gamma", "bias": "beta"}  # leaves of norms in 2018
 
 
 def name_tasks(row_modules: Mapping[str, str]) -> TaskNames:
-    """Return the names in classes that read one vector per row by these modules."""
+    """Return the module names of tasks; these modules read the one vector of a row."""
     return {**ANSWER_NAMES, **{kind: row_modules for kind in ROW_KINDS}}
 
 
@@ -96,7 +96,7 @@ class Names:
         return TensorName(tuple(names), leaf == "kernel", part, parts, skipped)
 
     def list_stems(self) -> tuple[str, ...]:
-        """List the beginnings of the names of a bare encoder's arrays, without the pooler's."""
+        """List how the names of arrays begin in an encoder without heads; leave out the pooler."""
         modules = [name for ours, name in self.encoder.items() if ours != "pooler"]
         return tuple({f"{name.split('.')[0]}." for name in (*modules, self.layer_format)})
 
@@ -115,7 +115,8 @@ class Family:
     pretraining: str = ""  # class with that head and one of sentence pairs, if there is one
     discriminator: str = ""  # class with the head of replaced-token detection, if there is one
     causal_lm: str = ""  # class with the head of a model that reads left to right, if it is read
-    # Complete what the settings give of a config.json, and what they describe of a model.
+    # What `settings` cannot express: `complete` reads it from a config.json into a model,
+    # `describe_rest` writes it.
     complete: Callable[[pathlib.Path, JsonObject, ModelConfig], ModelConfig] = (
         lambda path, settings, config: config
     )
@@ -124,7 +125,8 @@ class Family:
     # Suffixes of the family's classes with a task's layer, by kind of task.
     class_ends: Mapping[str, str] = dataclasses.field(default_factory=lambda: CLASS_ENDS)
     pairs: str = "nsp"  # config.data.segments that its head of sentence pairs learned from
-    # Whether summary_type says which token a classifier of rows reads; all others read the first.
+    # Whether a config.json has summary_type, the token that a classifier of rows reads; in other
+    # families it is the first.
     has_summary_type: bool = False
     ignored: tuple[str, ...] = ()  # the encoder's arrays that files may hold and the class drops
     vocabulary_kind: str = ""  # vocabularies that its published models have; empty: any kind
@@ -135,7 +137,7 @@ class Family:
         """Return the model that the settings of a config.json describe.
 
         Raises:
-          Refused: a size is missing or impossible; a setting is none of the family's.
+          Refused: a size is missing or impossible; the family has no such setting.
         """
         return self.complete(path, settings, self.settings.parse(path, settings))
 

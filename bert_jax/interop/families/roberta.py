@@ -21,7 +21,7 @@ _SETTINGS = dataclasses.replace(bert.SETTINGS, shape={"head_act": "gelu_erf"})
 
 
 def _count_positions(path: pathlib.Path, settings: JsonObject, config: ModelConfig) -> ModelConfig:
-    """Take the rows before the first position from the rows of a config.json."""
+    """Subtract the rows before the first position, which a config.json counts as positions."""
     pad_id = small_files.field(settings, "pad_token_id", int, path, _PAD_ID)
     rows = config.max_position_embeddings - pad_id - 1
     if pad_id < 0 or rows < 1:
@@ -34,10 +34,10 @@ def _count_positions(path: pathlib.Path, settings: JsonObject, config: ModelConf
 
 
 def _describe_rows(config: ModelConfig) -> dict[str, int]:
-    """Return the rows of the table of positions in a config.json.
+    """Return the settings of a config.json that count the rows of the position table.
 
     Raises:
-      Refused: the model has several segments and a BERT's head; published RoBERTas have 1 segment.
+      Refused: the model has several segments and BERT's head; a published RoBERTa has 1 segment.
     """
     if config.type_vocab_size != 1 and not config.head_act:
         raise Refused(f"RoBERTa has 1 segment, not type_vocab_size = {config.type_vocab_size}")

@@ -60,7 +60,7 @@ _ROW_NAMES = {"pooler": "sequence_summary.summary", "classifier": "logits_proj"}
 
 
 def _check_pooling(path: pathlib.Path, settings: JsonObject, config: ModelConfig) -> ModelConfig:
-    """Raise if a class that classifies rows pools in another way."""
+    """Raise Refused if a classifier of rows pools in another way than published XLNets."""
     classes = settings.get("architectures")
     if isinstance(classes, list) and str(*classes[:1]).endswith(_ROW_CLASSES):
         way_out = "give the model that it was fine-tuned from, and fine-tune that"

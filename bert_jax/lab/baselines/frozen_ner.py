@@ -67,7 +67,7 @@ def parse_features(text: str) -> list[str]:
 def open_task(
     address: str, data_dir: str, max_seq_length: int, kinds: Sequence[str]
 ) -> tuple[Encoder, Task]:
-    """Open a checkpoint's vectors of all layers and the files of named entities.
+    """Open the vectors of a checkpoint, of all layers, and the files of named entities.
 
     Raises:
       Refused: they do not fit together, or the vectors do not fit on the disk.
@@ -186,9 +186,9 @@ def build_batch(
 def train_tagger(
     task: Task, vectors: Vectors, features: Features, training: Training, screen: Screen
 ) -> tuple[int, Scores, dict[str, np.ndarray]]:
-    """Train on some arrays of the vectors and return the epoch, from 1 on, that is best on dev.
+    """Train on some layers' vectors; return the epoch that is best on dev, counted from 1.
 
-    Also its scores, and the logits float32[N,S,C] of every split but train.
+    Also returns the scores of that epoch, and its logits float32[N,S,C] of every split but train.
     """
     rows, vectors_TKD = task.splits["train"], vectors["train"]
     steps_per_epoch = -(-rows.examples // training.batch_size)

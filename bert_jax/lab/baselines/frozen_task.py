@@ -171,7 +171,7 @@ def _mark_pairs(rows: EncodedRows) -> np.ndarray:
 
 
 def _number_texts(rows: EncodedRows, template: Template) -> np.ndarray:
-    """Give each token the number of its text, 0 or 1, or -1 if it is a special one: int64[T]."""
+    """Return the number of each token's text, 0 or 1; -1 for special tokens: int64[T]."""
     lengths_R = np.diff(rows.offsets)
     row_T = np.repeat(np.arange(len(lengths_R)), lengths_R)
     place_T, second_T = np.arange(len(row_T)) - rows.offsets[row_T], rows.second_starts[row_T]

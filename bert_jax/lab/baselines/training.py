@@ -298,7 +298,7 @@ def _load(path: pathlib.Path, like: State) -> tuple[State, int, float]:
 def write_summary(
     folder: pathlib.Path, kind: str, settings: Any, steps: int, secs: float, **numbers: Any
 ) -> None:
-    """Write WORKDIR/summary.json, which marks the baseline as finished; `numbers` are its own."""
+    """Write WORKDIR/summary.json, which marks a baseline as finished; `numbers` are its results."""
     known = {"kind": kind, "seed": settings.seed, "steps": steps, "seconds": round(secs, 1)}
     write_json(folder / SUMMARY, known | numbers)
 
@@ -306,10 +306,10 @@ def write_summary(
 def average_losses(
     sum_losses: Callable[[np.ndarray], tuple[jax.Array, jax.Array]], rows_N: np.ndarray, size: int
 ) -> np.ndarray | None:
-    """Average the losses per token of some rows in batches of a size; None of no rows.
+    """Average losses per token over rows, computed in batches of `size`; None without a token.
 
-    sum_losses(index_B) sums the losses of the rows with these numbers, and counts their tokens; a
-    row -1 has none.
+    sum_losses(index_B) returns the summed losses of the rows with these numbers and their count of
+    tokens; row -1 has no token.
     """
     total, count = np.zeros(()), 0.0
     for start in range(0, len(rows_N), size):

@@ -132,7 +132,7 @@ def _run_reader(
 
 
 def _open_bert(address: str) -> Encoder:
-    """Concatenate the last four layers of a BERT, or all of fewer."""
+    """Open a BERT whose vectors are its last four layers, or all if it has fewer, joined."""
     checkpoint = load.load(address)
     count = min(_BERT_LAYERS, checkpoint.config.num_hidden_layers)
     layers = open_layers(checkpoint, f"-{count}:")
@@ -147,7 +147,7 @@ def _open_bert(address: str) -> Encoder:
 
 
 def open_layers(checkpoint: Pretrained, layers: str) -> Encoder:
-    """Place a BERT that gives some layers' vectors, as choose_layers reads them; no digest."""
+    """Place a BERT whose vectors are the named layers (see choose_layers); it has no digest."""
     config, model = checkpoint.config, place_model(checkpoint, Heads(mlm=False, nsp=False))
     chosen = choose_layers(layers, config.num_hidden_layers)
     compute = functools.partial(compute_vectors, layers=chosen, pool="", normalize=False)

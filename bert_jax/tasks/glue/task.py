@@ -1,8 +1,8 @@
 """Open GLUE's nine tasks and the diagnostic set: rows, official scores, predictions to upload.
 
 Names: cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli; ax is mnli with the diagnostic set
-required. Examples come from the tsv files, or from TensorFlow Datasets on this machine: nothing is
-downloaded. Its labels are numbers in an order of its own, so they are read by name.
+required. Examples come from the tsv files, or from TensorFlow Datasets (TFDS) on this machine:
+nothing is downloaded. TFDS numbers labels in its own order, so they are read by name.
 """
 
 import dataclasses
@@ -36,11 +36,11 @@ from data_pipeline.read.tfds import open_builder
 from data_pipeline.vocab import Vocabulary
 
 NAMES = (*TASKS, DIAGNOSTIC)
-# Names of the columns of a split, whatever its files call them. A task of single sentences has no
-# second texts, a test set no labels; indices are the numbers of the predictions.
+# Our names of a split's columns. A task of single sentences has no SECOND, a test set no LABEL;
+# INDEX numbers the predictions.
 TEXT, SECOND, LABEL, INDEX = "text", "second", "label", "index"
 _BATCH_EXAMPLES = 1024  # read from TFDS at once
-# Columns of texts that TFDS names differently.
+# Text columns whose names in TFDS differ from the files' names.
 _TEXTS_IN_TFDS = {"MNLI": ("premise", "hypothesis"), "MRPC": ("sentence1", "sentence2")}
 _DIAGNOSTIC_CONFIG = "glue/ax"
 
@@ -71,7 +71,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         field = "label_values" if task.is_regression else "label_ids"
         splits[split] = encoded.labeled({field: labels[split]} if split in labels else {})
 
-    # Not `texts`, which the functions below would keep in memory as long as the task.
+    # The functions below read `indices`, not `texts`, which they would keep in memory.
     indices = {split: columns.values[INDEX] for split, columns in texts.items()}
     prefixes = {file.split: file.scored_as for file in task.dev}
     prefixes[DIAGNOSTIC_LABELED] = f"{DIAGNOSTIC}_"
@@ -127,7 +127,7 @@ def _read_labels(task: GlueTask, columns: Columns) -> np.ndarray:
 def _format_predictions(
     task: GlueTask, split: str, indices: Sequence[str], logits: np.ndarray
 ) -> dict[str, str]:
-    """Format predictions as the leaderboard takes them; development sets have names of their own.
+    """Format predictions for the leaderboard; files of development sets are named after the split.
 
     Source: gluebenchmark.com/faq, the format of a submission.
     """

@@ -64,9 +64,9 @@ class Counts:
     predicted: int
     correct: int
 
-    def rates(self, scale: float = 1.0) -> dict[str, float]:
-        """Return F1, precision and recall, times `scale`; 0 where nothing is correct."""
-        # Multiplied first, as the script does: ties then round the same way.
+    def compute_rates(self, scale: float = 1.0) -> dict[str, float]:
+        """Compute F1, precision and recall, times `scale`; 0 where nothing is correct."""
+        # Scaled first, as the script does, so that ties round the same way.
         precision = scale * self.correct / max(self.predicted, 1)
         recall = scale * self.correct / max(self.gold, 1)
         f1 = 2 * precision * recall / (precision + recall) if self.correct else 0.0
@@ -128,7 +128,7 @@ def format_report(score: EntityScore) -> str:
 
 
 def _percentages(counts: Counts) -> str:
-    rates = counts.rates(100)
+    rates = counts.compute_rates(100)
     return (
         f"precision: {rates['precision']:6.2f}%; recall: {rates['recall']:6.2f}%; "
         f"FB1: {rates['f1']:6.2f}"

@@ -60,7 +60,7 @@ class TaggedFile:
         return sum(len(sentence.words) for sentence in self.sentences)
 
     def list_types(self) -> Iterator[tuple[str, str]]:
-        """Yield the type of every tag of an entity, and the file and row of the tag."""
+        """Yield the type of every tag but O, with its file and row."""
         for sentence in self.sentences:
             for number, tag in enumerate(sentence.tags, sentence.first_line):
                 if tag != OUTSIDE:

@@ -90,11 +90,11 @@ def _count_words(piece: _Sentences) -> int:
 
 def _pieces(path: pathlib.Path) -> Iterator[_Sentences]:
     most = _PIECE_SENTENCES, _PIECE_WORDS
-    return predicting.group_by_size(_parts(path), lambda rows: (1, len(rows)), most)
+    return predicting.group_by_size(_split_sentences(path), lambda rows: (1, len(rows)), most)
 
 
-def _parts(path: pathlib.Path) -> Iterator[list[list[str]]]:
-    """Yield the rows of each sentence, of a long one _PIECE_WORDS at a time."""
+def _split_sentences(path: pathlib.Path) -> Iterator[list[list[str]]]:
+    """Yield the rows of each sentence; cut a long sentence after every _PIECE_WORDS rows."""
     part: list[list[str]] = []
     for _, row in itertools.chain(data.read_columns(path), [(0, list[str]())]):
         if part and (not row or len(part) == _PIECE_WORDS):

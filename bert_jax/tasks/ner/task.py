@@ -93,7 +93,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
             *(_note(split, files[split], words) for split, words in splits.items()),
             f"tags: {', '.join(classes)}",
             "tagging each word of dev with its most frequent tag in train (O if unseen) scores F1 "
-            f"{by_word.overall.rates()['f1']:.1%}; no entity at all scores 0",
+            f"{by_word.overall.compute_rates()['f1']:.1%}; no entity at all scores 0",
         ),
         warnings=check_labels(train.list_types(), "the last column"),
         example=Example((" ".join(first.words),), " ".join(first.tags)),
@@ -192,11 +192,11 @@ def tag_by_frequency(train: TaggedFile, file: TaggedFile) -> Tags:
 
 def _scores(score: EntityScore) -> Scores:
     return {
-        **score.overall.rates(),
+        **score.overall.compute_rates(),
         "token_accuracy": score.token_accuracy,
         # Only types in the text: which others are predicted changes from run to run.
         **{
-            f"f1_{kind}": counts.rates()["f1"]
+            f"f1_{kind}": counts.compute_rates()["f1"]
             for kind, counts in score.by_type.items()
             if counts.gold
         },

@@ -73,7 +73,7 @@ def find_best_answers(
             start_S, end_S = logits_RS2[row, begin : begin + length].astype(np.float64).T
             may_start = best_window_T[first : first + length] == window
             start_S = np.where(may_start, start_S, -np.inf)
-            starts, ends = _best_spans(start_S, end_S, n_best_size, max_answer_length)
+            starts, ends = _rank_spans(start_S, end_S, n_best_size, max_answer_length)
             spans_of_rows.append((first + starts, first + ends, start_S[starts], end_S[ends]))
         cls_R = windows.rows.cls_positions
         nulls = (AnswerSpan("", *map(float, logits_RS2[row, cls_R[row]])) for row in rows)
@@ -84,10 +84,10 @@ def find_best_answers(
         )
 
 
-def _best_spans(
+def _rank_spans(
     start_S: np.ndarray, end_S: np.ndarray, n_best_size: int, max_answer_length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return starts and ends, int64[N]: spans in a window, by the rank of start, then of end."""
+    """Return starts and ends of a window's best spans, int64[N], by rank of start, then of end."""
     starts = np.argsort(-start_S, kind="stable")[:n_best_size]
     starts = starts[np.isfinite(start_S[starts])]
     ends = np.argsort(-end_S, kind="stable")[:n_best_size]
@@ -99,7 +99,10 @@ def _best_spans(
 def _choose_texts(
     context: str, pieces: AlignedPieces, spans: Sequence[np.ndarray], texts: int
 ) -> tuple[AnswerSpan, ...]:
-    """Return the best different texts of spans: first and last pieces, start and end logits."""
+    """Return the best spans with different texts.
+
+    spans: arrays of first pieces, last pieces, start logits and end logits.
+    """
     first_N, last_N, start_N, end_N = spans
     best: dict[str, AnswerSpan] = {}
     for i in np.argsort(-(start_N + end_N), kind="stable"):
@@ -150,7 +153,7 @@ def make_documents(
 def format_files(
     by_id: Mapping[str, AnswerPrediction], n_best_size: int, threshold: float | None
 ) -> dict[str, str]:
-    """Format the files of run_squad.py, make_documents of every question: name -> text."""
+    """Format the files of run_squad.py: name -> text, JSON by question id."""
     documents = {
         question_id: make_documents(prediction, n_best_size, threshold)
         for question_id, prediction in by_id.items()

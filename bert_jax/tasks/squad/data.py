@@ -108,8 +108,8 @@ def read_json_object(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _read_question(qa: Any, place: str, has_answers: bool, seen: dict[str, str]) -> SquadQuestion:
-    """Read a question; `seen` maps the ids so far to their places and gets the new one."""
-    # Some published files have numbers as ids, which others read too.
+    """Read a question; `seen` maps the ids so far to their places, and gets this one."""
+    # Some published files have numbers as ids; other readers accept them.
     has_number = type(qa) is dict and type(qa.get("id")) is int
     question_id = str(_field(qa, "id", int if has_number else str, place))
     full_place = f"{place} ({question_id})"

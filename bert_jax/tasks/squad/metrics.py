@@ -84,12 +84,12 @@ def apply_threshold(
 
 
 def mean(scores: PerQuestion, scale: float = 1.0) -> float:
-    """Return the mean over questions, times `scale`, with the digits of the scripts' percent."""
+    """Return the mean over questions, times `scale`, with the digits of the official scripts."""
     return scale * sum(scores.values()) / len(scores)
 
 
 def select(scores: PerQuestion, golds: Golds, has_answer: bool) -> PerQuestion:
-    """Return the scores of the questions that have an answer, or of those that have none."""
+    """Return the scores of the questions with an answer, or of the questions without one."""
     return {
         question_id: score
         for question_id, score in scores.items()

@@ -97,8 +97,8 @@ def _find_misplaced(
 ) -> list[str]:
     """Return the ids of questions with an answer that is not where the file says.
 
-    Read are the first questions and their first answers, by default all. A question without an
-    answer is refused in SQuAD 1.1.
+    `questions` and `answers` limit how many are read, answers per question; by default all are. A
+    question without an answer is refused in SQuAD 1.1.
     """
     misplaced = []
     pairs = ((paragraph, each) for paragraph in file.paragraphs for each in paragraph.questions)
@@ -175,7 +175,7 @@ class _Squad:
 
     options: TaskOptions
     windows: Mapping[str, SquadWindows]  # split -> its rows
-    threshold: float = 0.0  # null odds above which SQuAD 2.0 gets no answer, as chosen on dev
+    threshold: float = 0.0  # null odds above which a question gets no answer, chosen on dev
 
     def score(self, split: str, logits_RS2: np.ndarray) -> Scores:
         """Compute exact match and F1; for SQuAD 2.0 at the threshold that is best for F1 here."""
@@ -200,10 +200,10 @@ class _Squad:
         }
 
     def format_predictions(self, split: str, logits_RS2: np.ndarray) -> dict[str, str]:
-        """Format the files of run_squad.py, in a folder of the split's name.
+        """Format the files of run_squad.py, in a folder named after the split.
 
-        For SQuAD 2.0 the null threshold is chosen on dev and kept in null_threshold.json with the
-        folders; a test set, which is predicted after dev, uses it.
+        For SQuAD 2.0 the null threshold is chosen on dev and written to null_threshold.json next to
+        the folders. Predict dev first: a test set uses the threshold of dev.
         """
         options, files = self.options, dict[str, str]()
         by_id = self._predictions(split, logits_RS2, texts=options.n_best_size)
@@ -235,7 +235,7 @@ def _choose_threshold(by_id: Mapping[str, AnswerPrediction], golds: metrics.Gold
 
 
 def _average(scores: Mapping[str, metrics.PerQuestion]) -> Scores:
-    """Return the mean of each score that some question has."""
+    """Average each score over its questions; leave out scores without a question."""
     return {name: metrics.mean(each) for name, each in scores.items() if each}
 
 

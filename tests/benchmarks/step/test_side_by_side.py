@@ -26,7 +26,7 @@ def test_a_ratio_is_of_a_round_and_the_median_of_rounds():
 
 def test_both_sides_are_credited_the_same_operations():
     shares = side_by_side.utilization(CASES["base-128"], ROUNDS, "NVIDIA H100 80GB HBM3")
-    # 69,928,989,696 operations a row (worked out in bert_jax/planning/test_measure_report.py), 64
+    # 69,928,989,696 operations a row (from tests/bert_jax/benchmarking/test_measure_report.py), 64
     # rows, 989.4 TFLOP/s
     assert shares["hf"] == pytest.approx(64 * 69_928_989_696 / 30e-3 / 989.4e12)
     assert shares["our"] == pytest.approx(shares["hf"] * 30 / 20)

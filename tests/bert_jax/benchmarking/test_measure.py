@@ -73,7 +73,7 @@ def test_every_group_has_the_time_of_its_own_steps(monkeypatch):
     assert timed.step_secs == Spread(10 / 4, 10 / 4, 11 / 4, 15 / 4, 15 / 4)
     assert len(clock.given) == 3 + 80
     assert told[-1] == "timed 80 of 80 steps"
-    # A CPU does not count it.
+    # A CPU does not count its memory.
     assert (timed.peak_memory_bytes, timed.peak_memory_by) == (7, "compiler")
 
 

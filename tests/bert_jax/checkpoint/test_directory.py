@@ -1,4 +1,4 @@
-"""Reading a checkpoint's files: what is damage, and what the next try may find well."""
+"""Reading a checkpoint's files: which errors are damage, and which may pass on the next try."""
 
 import contextlib
 import errno

@@ -242,7 +242,7 @@ def test_labels_that_are_null_have_the_names_of_transformers(held, changes, word
 
 
 def test_a_regression_of_a_third_party_has_no_labels(held, tmp_path):
-    """Its one output is named by transformers, as a class would be."""
+    """transformers names its one output LABEL_0, as it would name a class."""
     layer = {"classifier.weight": np.ones((1, 14), np.float32)}
     layer["classifier.bias"] = np.ones(1, np.float32)
     encoder = {name: leaf for name, leaf in held.items() if not name.startswith("cls.")}

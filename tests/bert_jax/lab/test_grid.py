@@ -1,4 +1,4 @@
-"""A grid of processes that only leave a summary: run, resumed, reported; its numbers by hand."""
+"""A grid whose processes only write a summary: run, resumed, reported; numbers by hand."""
 
 import io
 import json

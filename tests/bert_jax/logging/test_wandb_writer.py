@@ -190,7 +190,7 @@ def test_what_hangs_is_not_waited_for(wandb, tmp_path, name, monkeypatch):
 
 
 def test_what_comes_after_the_end_is_not_told(wandb, tmp_path, monkeypatch):
-    """The screen is the run's: its thread prints, and nothing follows its last line."""
+    """Only the run's thread prints, and nothing after the writer is closed."""
     monkeypatch.setattr(metrics_writer, "UPLOAD_SECS", 0.0)
     ends = threading.Event()
     monkeypatch.setattr(wandb, "finish", lambda exit_code: ends.wait() and 1 / 0)

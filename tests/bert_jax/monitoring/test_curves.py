@@ -1,4 +1,4 @@
-"""Curves say what metrics.jsonl says, in bounded size, whatever a killed run leaves behind."""
+"""Curves of a run: what metrics.jsonl says, in bounded size, whatever a kill leaves behind."""
 
 import json
 import tracemalloc

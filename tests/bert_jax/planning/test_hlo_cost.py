@@ -16,7 +16,7 @@ DEVICES = range(4)
 
 
 def make_slice(num_slices: int = 2, devices_per_chip: int = 1) -> Any:
-    """A slice with a clock of 1 MHz: a thousand cycles, or a megabyte on a wire, are 1 ms."""
+    """Make a slice where 1,000 cycles take 1 ms, and a megabyte on a wire takes 1 ms."""
     chip = SimpleNamespace(
         clock_hz=1e6, hbm_bytes_per_sec=1e9, devices_per_chip=1, network_bytes_per_sec=1e8
     )

@@ -37,7 +37,7 @@ def write_config(data_dir: pathlib.Path, config: str, features, splits) -> None:
 
 @pytest.fixture
 def data_dir(tmp_path, monkeypatch) -> pathlib.Path:
-    """Where TFDS looks: glue/mnli, ax, stsb and cola with the features that TFDS gives them."""
+    """Make a folder of TFDS: glue/mnli, ax, stsb and cola, with the features of TFDS."""
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import constants
 

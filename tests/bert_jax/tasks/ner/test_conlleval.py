@@ -64,8 +64,8 @@ def test_the_report_is_that_of_conlleval_to_the_last_digit():
     predicted = [[tag for _, tag in one] for one in pairs]
     score = score_entities(gold, predicted)
     assert format_report(score) == PRINTED
-    assert score.overall.rates()["f1"] == pytest.approx(32 / 62)
-    assert score.by_type["LOC"].rates()["recall"] == 0.5
+    assert score.overall.compute_rates()["f1"] == pytest.approx(32 / 62)
+    assert score.by_type["LOC"].compute_rates()["recall"] == 0.5
     assert score.token_accuracy == pytest.approx(31 / 53)
 
 
@@ -76,8 +76,8 @@ def test_an_accuracy_halfway_between_two_digits_is_rounded_as_conlleval_does():
 
 def test_nothing_predicted_and_nothing_there_score_0():
     nothing = score_entities([["O", "O"]], [["O", "O"]])
-    assert (nothing.overall.rates()["f1"], nothing.token_accuracy) == (0.0, 1.0)
-    assert score_entities([["B-PER"]], [["O"]]).overall.rates()["f1"] == 0.0
+    assert (nothing.overall.compute_rates()["f1"], nothing.token_accuracy) == (0.0, 1.0)
+    assert score_entities([["B-PER"]], [["O"]]).overall.compute_rates()["f1"] == 0.0
     assert "accuracy:   0.00%; precision:   0.00%" in format_report(score_entities([], []))
 
 
