@@ -173,7 +173,7 @@ REFUSALS = {
         [
             (("--step=1",), "--workdir is missing"),
             (("--workdir=nowhere", "--step=1"), "nowhere holds no run of bert_jax"),
-            ((RUN, "--step=41"), "--step is 41; the run of "),
+            ((RUN, "--step=41"), "--step is 41; give a step from 1 to 40, which the run of "),
             ((RUN, "--step=1", "--rows=some"), "--rows is 'some'; it must be 1 or more"),
         ],
     ),
