@@ -23,6 +23,7 @@ from data_pipeline.io import small_files
 from data_pipeline.io.address import expand_home
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import MAX_BYTES, DamagedFile, list_names
+from data_pipeline.read.lines import check_is_text, read_head
 from data_pipeline.read.parquet import check_packing, explain_damage
 from data_pipeline.read.records import read_fields
 
@@ -119,6 +120,8 @@ def check_columns(
     for name in wanted:
         if names.count(name) != 1:
             state = f"{names.count(name)} columns" if name in names else "no column"
+            if len(names) == 1 and (marks := re.findall("[,;|\t]", names[0])):
+                how_to_fix = f"{marks[0]!r} separates them, and a .csv needs commas, a .tsv tabs"
             raise Refused(
                 f"{path} has {state} {name!r}; its columns are {list_names(names)}, and "
                 f"{', '.join(wanted)} are read: {how_to_fix}"
@@ -137,8 +140,19 @@ def split_rows(path: pathlib.Path, suffix: str = TSV) -> Iterator[tuple[int, lis
 
 
 def decode_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a UTF-8 file with their numbers and line ends; drop a byte order mark."""
+    """Yield the lines of a UTF-8 file with their numbers and line ends; drop a byte order mark.
+
+    An archive, a compressed file and one whose lines end in carriage returns alone are refused.
+    """
     with small_files.open_regular(path) as file:
+        head = read_head(str(path))
+        if head.is_compressed:
+            raise Refused(f"{path} is a compressed file, which is not read here; unpack it")
+        if b"\r" in head.data[:-1] and b"\n" not in head.data:
+            raise Refused(
+                f"{path} has lines that end in carriage returns alone, as old Macs wrote them; "
+                "convert them: tr '\\r' '\\n' < FILE > NEW"
+            )
         for number, line in enumerate(iter(lambda: file.readline(MAX_BYTES + 1), b""), 1):
             if len(line) > MAX_BYTES:
                 raise Refused(
@@ -150,6 +164,7 @@ def decode_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
             try:
                 yield number, line.decode("utf-8")
             except UnicodeDecodeError as error:
+                check_is_text(str(path), head.data, 0)
                 # A byte order mark gives UTF-16 away; other encodings cannot be told from a line.
                 has_mark = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
                 raise Refused(

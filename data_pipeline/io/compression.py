@@ -130,7 +130,8 @@ def _make_decoder(kind: str) -> Any:
 
 
 def _unpack_first(address: str, name: str) -> str:
+    document = ", or save a document (docx, xlsx, odt, epub) as text or csv" * ("zip" in name)
     return (
         f"{address} is {name}, which is not read; unpack it, and give its files plain or "
-        "compressed by gzip, bzip2, xz or zstd"
+        f"compressed by gzip, bzip2, xz or zstd{document}"
     )

@@ -36,6 +36,8 @@ class StoredFile:
 def find_files(pattern: str) -> list[StoredFile]:
     """Return the files and folders that a glob matches, sorted by name; `**` enters folders.
 
+    A hidden name, such as .gitattributes, is matched by a pattern that writes its dot alone.
+
     The name of a local file is taken literally: it may hold what means something else in a glob,
     as "a[1].txt" does.
 
@@ -67,6 +69,7 @@ def find_files(pattern: str) -> list[StoredFile]:
             is_directory=entries[name]["type"] == "directory",
         )
         for name in sorted(entries)
+        if name.count("/.") <= path.count("/.")
     ]
 
 

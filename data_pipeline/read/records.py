@@ -18,7 +18,7 @@ _MAX_ROW_CHARS = 4 * MAX_DOCUMENT_BYTES  # a row of a table has other columns th
 _OPEN = "unexpected end of data"  # csv's error for a quote that does not close
 _DIALECT_CHARS = 1 << 15  # a table's start shows how it is written
 # Candidates for the delimiter; the one that finds the column of the text is used.
-_DELIMITERS = {"csv": ",;\t", "tsv": "\t"}
+_DELIMITERS = {"csv": ",;\t|", "tsv": "\t"}
 
 _FORM = (
     "JSON lines (a .json or .jsonl file, or one that opens a JSON object) must hold one JSON "
@@ -62,10 +62,12 @@ def read_json_lines(address: str, lines: Iterable[str], text_key: str) -> Iterat
             continue
         if type(text) is not str:
             nested = f"{text_key}." if type(text) is dict else ""
+            fix = f"write it as a string, or name another key with --text_key={nested}KEY"
+            if nested and "0" in text:  # a whole column
+                fix = "pandas writes a row per line by to_json(FILE, orient='records', lines=True)"
             raise Refused(
                 f"{place} has {name_kind(text)} under the key {text_key!r}, and text is "
-                'needed, as in "text": "..."; write it as a string, or name another key with '
-                f"--text_key={nested}KEY"
+                f'needed, as in "text": "..."; {fix}'
             )
         check_unicode(text, text_key, place)
         yield split_paragraphs(place, text)
@@ -173,8 +175,9 @@ def read_fields(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a table that are not blank, each with the number of its first line.
 
-    The lines have their ends, which quoted texts keep. Raises Refused for a row that is cut or
-    not quoted as it should be, or that has no end.
+    The lines have their ends, which quoted texts keep. A first line such as "sep=;", which is for
+    Excel, is no row. Raises Refused for a row that is cut or not quoted as it should be, or that
+    has no end.
     """
     csv.field_size_limit(MAX_DOCUMENT_BYTES)
     number, chars = 1, 0
@@ -203,7 +206,7 @@ def read_fields(
             ) from error
         if fields is None:
             return
-        if fields:
+        if fields and not (number == 1 and fields[0].startswith("sep=")):
             yield number, fields
 
 

@@ -25,8 +25,9 @@ def find_sources(patterns: str, options: TextOptions) -> list[Source]:
     files, a flag that no file needs, and for all files whose heads check_source refuses.
     """
     files_by_key: dict[str, StoredFile] = {}
-    parts = [patterns] if os.path.isfile(os.path.expanduser(patterns)) else patterns.split(",")
-    for entry in filter(None, (part.strip() for part in parts)):
+    is_name = os.path.isfile(os.path.expanduser(patterns))
+    parts = [patterns] if is_name else map(str.strip, patterns.split(","))
+    for entry in filter(None, parts):
         if entry.startswith(tfds.PREFIX):
             matches = tfds.find_shards(entry, options.key)
         else:

@@ -153,8 +153,8 @@ def read_columns(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
         line = line.rstrip("\r\n")
         if "\r" in line:
             raise Refused(
-                f"{path} row {number} has carriage returns within it, {line!r:.60}, as where they "
-                "alone end the lines; write the file with line feeds (tr '\\r' '\\n' < FILE)"
+                f"{path} row {number} has carriage returns within it, {line!r:.60}; write the "
+                "file with line feeds (tr '\\r' '\\n' < FILE)"
             )
         if line.split(maxsplit=1)[:1] in ([], [_DOCUMENT]):  # its columns may have spaces alone
             yield number, []

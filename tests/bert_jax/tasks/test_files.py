@@ -1,7 +1,9 @@
 """Columns of tsv files, by hand and as csv reads GLUE's own; the files of a task's splits."""
 
 import csv
+import gzip
 import pathlib
+import re
 
 import pytest
 
@@ -55,10 +57,29 @@ def test_names_of_columns_are_read_as_the_rows_below_them(tmp_path, name, data, 
     assert read_column_names(tmp_path / name) == names
 
 
-def test_a_csv_whose_lines_end_in_carriage_returns_alone_is_refused_for_its_names(tmp_path):
-    (tmp_path / "rows.csv").write_bytes(b"text,label\ra,b\r")
-    with pytest.raises(ValueError, match=r"rows\.csv row 1 cannot be read as a table"):
-        read_column_names(tmp_path / "rows.csv")
+@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "rows.jsonl"])
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"text,label\ra,b\r", "lines that end in carriage returns alone.* tr "),
+        (b"PK\x03\x04text,label\na,b\n", "a zip archive.* save a document .* as text or csv"),
+        (gzip.compress(b"text,label\na,b\n"), "a compressed file.*; unpack it"),
+        (b"\xd0\xcf\x11\xe0\0\0\0\0", "binary data, not text"),  # Office before 2007
+        ("é,ü\n".encode("utf-16-le"), "looks like UTF-16LE text"),
+    ],
+)
+def test_what_programs_write_under_the_name_of_a_table_is_named(tmp_path, name, data, words):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ValueError, match=words):
+        read_column_names(tmp_path / name)
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+@pytest.mark.parametrize("start", ["", "sep=;\n"])
+def test_another_mark_between_the_columns_of_a_csv_is_named(tmp_path, mark, start):
+    (tmp_path / "rows.csv").write_text(f"{start}text{mark}label\nfine{mark}1\n")
+    with pytest.raises(ValueError, match=re.escape(f": {mark!r} separates them")):
+        read_columns(tmp_path / "rows.csv", ["text", "label"])
 
 
 HEADER = b"sentence\tlabel\n"

@@ -96,7 +96,7 @@ def test_archives_are_refused_by_name():
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("a.txt", TEXT)
-    with pytest.raises(ValueError, match=r"a\.txt is a zip archive, which is not read; unpack it"):
+    with pytest.raises(ValueError, match=r"a\.txt is a zip archive, which.* unpack it.*docx"):
         read(archive.getvalue())
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz") as file:

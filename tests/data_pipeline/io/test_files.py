@@ -18,13 +18,14 @@ def read(address: str) -> bytes:
 
 
 def test_globs_of_an_address_match_as_in_a_folder(memory, tmp_path, monkeypatch):
-    names = ("b.txt", "a.txt", "sub/c.txt", "sub/deep/d.txt", "e.json")
+    names = ("b.txt", "a.txt", "sub/c.txt", "sub/deep/d.txt", "e.json", ".f.txt", ".g/h.txt")
     for name in names:
         memory.pipe(f"/corpus/{name}", name.encode())
         (tmp_path / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "corpus" / name).write_text(name)
     monkeypatch.chdir(tmp_path)
-    for pattern in ("*.txt", "*/*.txt", "**/*.txt", "a.txt", "[ab].txt", "?.json", "*", "sub"):
+    shown = ("*.txt", "*/*.txt", "**/*.txt", "a.txt", "[ab].txt", "?.json", "*", "sub")
+    for pattern in (*shown, ".*", ".f.txt", ".g/*"):
         local = find_files(f"corpus/{pattern}")
         remote = find_files(f"memory://corpus/{pattern}")
         assert [f"memory://{file.address}" for file in local] == [

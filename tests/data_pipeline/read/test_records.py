@@ -39,7 +39,14 @@ def write_table(delimiter: str, end: str = "\r\n", texts: list[str] = TEXTS) -> 
 
 @pytest.mark.parametrize(
     ("name", "delimiter"),
-    [("a.csv", ","), ("a.csv", ";"), ("a.csv", "\t"), ("a.CSV", ","), ("a.tsv", "\t")],
+    [
+        ("a.csv", ","),
+        ("a.csv", ";"),
+        ("a.csv", "\t"),
+        ("a.csv", "|"),
+        ("a.CSV", ","),
+        ("a.tsv", "\t"),
+    ],
 )
 @pytest.mark.parametrize(
     ("end", "encoding", "copies"),  # of 40 copies a head holds a part
@@ -52,6 +59,13 @@ def test_a_text_of_a_table_is_a_document(
     table = write_table(delimiter, end, TEXTS * copies)
     expected = [[line for line in text.split("\n") if line] for text in TEXTS] * copies
     assert read(tmp_path / name, table.encode(encoding), text_key="text") == expected
+
+
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_a_first_line_that_tells_excel_the_delimiter_is_no_row(tmp_path, delimiter):
+    table = write_table(delimiter)
+    told = read(tmp_path / "a.csv", f"sep={delimiter}\r\n{table}", text_key="text")
+    assert told == read(tmp_path / "a.csv", table, text_key="text")
 
 
 def test_a_tsv_may_be_written_without_quotes(tmp_path):
@@ -123,8 +137,11 @@ def test_a_nested_key_is_found_after_the_plain_one(record, key, value):
     assert find_value(record, key) == value
 
 
-def test_the_advice_for_an_object_under_the_key_is_a_nested_key(tmp_path):
+def test_the_advice_for_an_object_is_a_nested_key_or_rows_for_a_column(tmp_path):
     path = tmp_path / "a.jsonl"
+    path.write_text('{"text": {"0": "x", "1": "y"}}')
+    with pytest.raises(Refused, match=r"text is needed.*; pandas writes"):
+        check_source(str(path), TextOptions())
     path.write_text('{"text": {"body": "x"}}\n')
     with pytest.raises(Refused, match=r"--text_key=text\.KEY"):
         check_source(str(path), TextOptions())

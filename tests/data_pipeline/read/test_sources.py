@@ -42,8 +42,8 @@ def test_a_file_whose_server_tells_no_size_is_not_taken_for_an_empty_one(tmp_pat
     assert find_sources("http://server/a.txt", OPTIONS) == [Source(file.address, 0)]
 
 
-def test_a_name_with_a_comma_or_brackets_is_a_name_first(tmp_path):
-    for name in ("a,b.txt", "c[1].txt", "c1.txt", "d.txt"):
+def test_a_name_with_a_comma_brackets_or_a_space_at_its_end_is_a_name_first(tmp_path):
+    for name in ("a,b.txt", "c[1].txt", "c1.txt", "d.txt", "e.txt "):
         (tmp_path / name).write_text(name)
 
     def names(patterns):
@@ -52,6 +52,7 @@ def test_a_name_with_a_comma_or_brackets_is_a_name_first(tmp_path):
     assert names(f"{tmp_path}/a,b.txt") == ["a,b.txt"]
     assert names(f"{tmp_path}/c[1].txt,{tmp_path}/d.txt") == ["c[1].txt", "d.txt"]
     assert names(f"{tmp_path}/c[12].txt") == ["c1.txt"]
+    assert names(f"{tmp_path}/e.txt ") == ["e.txt "]
 
 
 def test_a_name_that_is_not_utf_8_is_refused_at_the_start(tmp_path):
