@@ -126,9 +126,10 @@ def test_help_needs_no_reader_where_the_work_does():
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
-def test_a_character_that_the_screen_lacks_is_shown_by_its_number():
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:surrogateescape"])  # as the C locale's
+def test_a_character_that_the_screen_lacks_is_shown_by_its_number(encoding):
     code = "from data_pipeline.cli import main; main.outlive_readers(); print('\\u00e9\\udcff')"
-    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    env = {**os.environ, "PYTHONIOENCODING": encoding}
     ran = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True)
     assert (ran.returncode, ran.stdout) == (0, b"\\xe9\\udcff\n")
 
@@ -206,6 +207,11 @@ def test_a_full_disk_is_called_so_by_whatever_finds_it():
         np.arange(10_000).tofile(full)
     for raised in (of_python, of_numpy):
         assert "no space is left on the disk; make room" in describe_os_error(raised.value)
+
+
+def test_a_quota_that_is_used_up_has_a_way_out():
+    error = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), "stores/x")
+    assert describe_os_error(error).startswith("stores/x: the disk quota of this user is used up; ")
 
 
 def test_a_machine_without_a_temporary_folder_is_told_of_the_variable(monkeypatch, capfd):
