@@ -154,7 +154,10 @@ def leave_stops_to_parent() -> None:
 
 
 class _Output(io.FileIO):
-    """Write to stdout or stderr; drop the output once there is no reader."""
+    """Write to stdout or stderr; drop the output once there is no reader.
+
+    A full disk raises for stdout. For stderr the text is dropped: the exit code matters more.
+    """
 
     _has_reader = True
 
@@ -163,12 +166,13 @@ class _Output(io.FileIO):
             if self._has_reader:
                 return super().write(data)
         except OSError as error:
-            if error.errno not in _NO_READER:
+            if error.errno in _NO_READER:
+                self._has_reader = False
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, self.fileno())  # libraries write to it past this object
+                os.close(null)
+            elif self.fileno() == 1:
                 raise
-            self._has_reader = False
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self.fileno())  # libraries write to it past this object
-            os.close(null)
         if self.fileno() == 1 and _state["ends_with_reader"]:
             raise ReaderLeft
         return memoryview(data).nbytes
@@ -293,7 +297,17 @@ def describe_os_error(error: OSError) -> str:
         return f"{place}{FULL[number]}; {ROOM}"
     if isinstance(error, FileNotFoundError) and str(error.strerror).startswith("No usable temp"):
         return f"{error.strerror}; name a folder with room by the environment variable TMPDIR"
+    if isinstance(error, FileNotFoundError) and error.strerror and not place and _has_lost_folder():
+        return "the current folder is there no more; cd to one that exists"
     return f"{place}{error.strerror or error}"
+
+
+def _has_lost_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def find_python() -> str:

@@ -134,6 +134,27 @@ def test_a_character_that_the_screen_lacks_is_shown_by_its_number(encoding):
     assert (ran.returncode, ran.stdout) == (0, b"\\xe9\\udcff\n")
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full")
+def test_a_refusal_keeps_its_code_where_a_full_disk_does_not_take_its_line():
+    code = (
+        "import sys; from data_pipeline.cli import main; "
+        "from tests.data_pipeline.cli.no_flags import COMMAND; main.start(); "
+        "sys.exit(main.run_main(COMMAND, None, ['--nonsense']))"
+    )
+    with open("/dev/full", "wb") as full:
+        assert subprocess.run([sys.executable, "-c", code], stderr=full, cwd=ROOT).returncode == 2
+
+
+def test_a_current_folder_that_was_deleted_is_named(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(OSError) as raised:
+        os.getcwd()
+    assert describe_os_error(raised.value).startswith("the current folder is there no more; cd to")
+
+
 def test_a_stdin_that_is_closed_is_empty():
     code = "from data_pipeline.cli import main; main.outlive_readers(); "
     code += "from data_pipeline.labeled.lines import open_lines; print(list(open_lines('-')))"
