@@ -9,6 +9,7 @@ If a run fails, the others still run, and the exit code is 1.
 """
 
 import dataclasses
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -193,10 +194,12 @@ def _follow(log: LibraryLog, flags: ProbeFlags) -> int:
                 "remove it"
             )
         log.hold()
-        folder = pathlib.Path(flags.probe_dir or f"{flags.workdir.rstrip('/')}-probe")
-        task = probe.claim_probe(flags.workdir, folder, config)
+        run = flags.workdir  # one name for one run, also in another current folder
+        run = run.rstrip("/") if is_address(run) else os.path.abspath(run)
+        folder = pathlib.Path(flags.probe_dir or f"{run}-probe")
+        task = probe.claim_probe(run, folder, config)
     command = [*_FINETUNE, *flags.config.list_arguments()]
-    given = probe.Probe(flags.workdir, folder, command, flags.every, flags.platform, task)
+    given = probe.Probe(run, folder, command, flags.every, flags.platform, task)
     return probe.run_probe(given)
 
 

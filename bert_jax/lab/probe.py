@@ -49,7 +49,7 @@ _DELETED_AFTER_SCORING = (CHECKPOINTS, COMPILED)  # parts of a fine-tuning's fol
 class Probe:
     """Describe which run is probed, by which fine-tuning, and where the scores are kept."""
 
-    run: str  # the folder as it was given
+    run: str  # the address, absolute
     folder: pathlib.Path
     command: Sequence[str]  # of a fine-tuning, without checkpoint and workdir
     every_steps: int

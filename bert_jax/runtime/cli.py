@@ -250,7 +250,7 @@ def run(
             return FAILED, f"error: {describe_os_error(error)}; {how_to_resume}"
         if isinstance(error, Refused | FloatingPointError):
             return describe_failure(error)
-        if isinstance(error, RuntimeError | AssertionError):
+        if isinstance(error, _NO_DEVICE):
             return _describe_missing_device(error)
         return None
 
@@ -259,12 +259,13 @@ def run(
     )
 
 
-def _describe_missing_device(error: RuntimeError | AssertionError) -> tuple[int, str] | None:
-    """Return an exit code and a line if JAX lacks the requested device, else None.
+# JAX raises RuntimeError at the first use of a device that does not start. JAX_PLATFORMS=cuda on a
+# machine without a GPU raises a bare AssertionError, or AttributeError under PYTHONOPTIMIZE.
+_NO_DEVICE = (RuntimeError, AssertionError, AttributeError)
 
-    JAX raises RuntimeError at the first use of a device that does not start, and a bare
-    AssertionError for JAX_PLATFORMS=cuda on a machine without a GPU.
-    """
+
+def _describe_missing_device(error: Exception) -> tuple[int, str] | None:
+    """Return an exit code and a line if JAX lacks the requested device, else None."""
     jax: Any = sys.modules.get("jax")  # an import here would slow down other commands
     if jax is None:
         return None
@@ -288,7 +289,7 @@ def _describe_missing_device(error: RuntimeError | AssertionError) -> tuple[int,
         try:
             jax.devices()
             return None
-        except (RuntimeError, AssertionError):
+        except _NO_DEVICE:
             pass
     return REFUSED, (
         f"{wanted}, but JAX finds no such device here{f' ({reason})' if reason else ''}; unset it "

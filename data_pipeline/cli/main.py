@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.errors import is_transient
+from data_pipeline.io.errors import FULL, ROOM, is_transient
 from data_pipeline.io.refused import Refused
 
 Values = TypeVar("Values")
@@ -28,6 +28,8 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, si
 LEFT_TO_PARENT = tuple(number for number in STOP_SIGNALS if number != signal.SIGTERM)
 # Errors of writing to a pipe or a socket without a reader, and to a terminal that was closed.
 _NO_READER = (errno.EPIPE, errno.ECONNRESET, errno.EIO, errno.ENXIO)
+# Error handlers of stdout that may raise; the second is the C locale's.
+_RAISING = ("strict", "surrogateescape")
 
 
 class CommandLine(Protocol[Read]):
@@ -152,7 +154,10 @@ def leave_stops_to_parent() -> None:
 
 
 class _Output(io.FileIO):
-    """Write to stdout or stderr; drop the output once there is no reader."""
+    """Write to stdout or stderr; drop the output once there is no reader.
+
+    A full disk raises for stdout. For stderr the text is dropped: the exit code matters more.
+    """
 
     _has_reader = True
 
@@ -161,12 +166,13 @@ class _Output(io.FileIO):
             if self._has_reader:
                 return super().write(data)
         except OSError as error:
-            if error.errno not in _NO_READER:
+            if error.errno in _NO_READER:
+                self._has_reader = False
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, self.fileno())  # libraries write to it past this object
+                os.close(null)
+            elif self.fileno() == 1:
                 raise
-            self._has_reader = False
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self.fileno())  # libraries write to it past this object
-            os.close(null)
         if self.fileno() == 1 and _state["ends_with_reader"]:
             raise ReaderLeft
         return memoryview(data).nbytes
@@ -200,7 +206,7 @@ def _replace(stream: Any, number: int) -> Any:
         # As Python does: unbuffered where -u or PYTHONUNBUFFERED asks for it.
         raw if stream.write_through else io.BufferedWriter(raw),  # type: ignore[type-var]
         encoding=stream.encoding,
-        errors="backslashreplace" if stream.errors == "strict" else stream.errors,
+        errors="backslashreplace" if stream.errors in _RAISING else stream.errors,
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
@@ -286,11 +292,22 @@ def describe_os_error(error: OSError) -> str:
     place = f"{error.filename}: " if error.filename else ""
     # NumPy has no number for it: "40000 requested and 4096 written".
     is_short_write = error.errno is None and "requested and" in str(error)
-    if (error.errno == errno.ENOSPC and error.strerror) or is_short_write:
-        return f"{place}no space is left on the disk; make room, or give a folder on another one"
+    number = errno.ENOSPC if is_short_write else error.errno
+    if number in FULL and (error.strerror or is_short_write):
+        return f"{place}{FULL[number]}; {ROOM}"
     if isinstance(error, FileNotFoundError) and str(error.strerror).startswith("No usable temp"):
         return f"{error.strerror}; name a folder with room by the environment variable TMPDIR"
+    if isinstance(error, FileNotFoundError) and error.strerror and not place and _has_lost_folder():
+        return "the current folder is there no more; cd to one that exists"
     return f"{place}{error.strerror or error}"
+
+
+def _has_lost_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def find_python() -> str:

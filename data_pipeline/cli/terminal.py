@@ -4,6 +4,7 @@ Without a terminal a paragraph or a command is one line, for grep and for pastin
 """
 
 import re
+import shutil
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
@@ -25,6 +26,8 @@ _WORD = re.compile(r"(?:'[^']*'|\"[^\"]*\"|\\.|[^\s'\"\\])+")  # a word of a she
 def make_console(**options: Any) -> Console:
     """Return a rich Console that escapes control characters in its texts."""
     console = Console(**options)
+    if not console.width:  # COLUMNS=0, for which rich prints nothing
+        console.width = shutil.get_terminal_size().columns
     console.push_render_hook(_EscapeTexts())
     return console
 

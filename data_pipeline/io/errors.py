@@ -78,7 +78,7 @@ def explain(error: BaseException, place: str, action: str = "writing") -> OSErro
     text = _text_without_place(error, place)
     for number, (reason, fix) in _DISK.items():
         if getattr(error, "errno", None) == number or os.strerror(number) in text:
-            free = f" ({_free_bytes(place) / 1e9:,.2f} GB free)" if fix == _ROOM else ""
+            free = f" ({_free_bytes(place) / 1e9:,.2f} GB free)" if fix == ROOM else ""
             kind = PermissionError if fix == _PERMISSIONS else OSError
             explained = kind(f"{place}: {action} failed, {reason}{free}; {fix}")
             explained.errno = number  # an argument would be printed before the sentence
@@ -140,12 +140,15 @@ def _is_of_a_driver(error: BaseException) -> bool:
     return package not in ("builtins", "bert_jax", "data_pipeline")
 
 
-_ROOM = "make room, or give a folder on another disk"
+ROOM = "make room, or give a folder on another disk"
+FULL = {  # errno -> the reason
+    errno.ENOSPC: "no space is left on the disk",
+    errno.EDQUOT: "the disk quota of this user is used up",
+}
 _PERMISSIONS = "change its owner or its permissions, or give another folder"
 # errno -> the reason, how to fix it. Other libraries quote the system's words (os.strerror).
 _DISK = {
-    errno.ENOSPC: ("no space is left on the disk", _ROOM),
-    errno.EDQUOT: ("the disk quota of this user is used up", _ROOM),
+    **{number: (reason, ROOM) for number, reason in FULL.items()},
     errno.EROFS: ("the file system is read-only", "mount it for writing, or give another folder"),
     errno.EACCES: ("this user lacks the permission", _PERMISSIONS),
     errno.EPERM: ("this user lacks the permission", _PERMISSIONS),

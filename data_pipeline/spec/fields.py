@@ -151,7 +151,10 @@ def parse_text(kind: type[Any], text: str) -> Any:
     """
     parse = {bool: lambda text: _BOOLEANS.get(text.lower()), int: _parse_int, float: _parse_float}
     if kind not in parse:
-        return _HOME.sub(lambda match: f"{match[1]}{os.path.expanduser('~')}/", text)
+        home = os.path.expanduser("~")
+        if home == "~" and _HOME.search(text):  # no HOME, and a user without an entry
+            raise Refused("the home folder is not known here; give a path without ~")
+        return _HOME.sub(lambda match: f"{match[1]}{home}/", text)
     if (value := parse[kind](text)) is None:
         raise Refused(f"it must be {_KINDS[kind][1]}")
     return value

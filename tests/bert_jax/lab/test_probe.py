@@ -6,10 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from bert_jax import study
 from bert_jax.config import FinetuneConfig, TaskOptions
 from bert_jax.lab import probe, runs
 from bert_jax.lab.probe import Probe, ProbeScore
 from bert_jax.logging.metrics_writer import PROBE_SCORES
+from bert_jax.runtime.cli import GivenConfig
 from bert_jax.tasks.task import CLASSIFY, Task
 from data_pipeline.io.jsonl import append_record
 
@@ -59,6 +61,19 @@ def test_other_folders_are_refused(tmp_path, file, content, words):
     read = probe.read_scores if file == PROBE_SCORES else lambda path: claim(path, {})
     with pytest.raises(ValueError, match=words):
         read(tmp_path)
+
+
+@pytest.mark.parametrize("given", [".", "../mine/", "{run}/"])
+def test_a_run_has_one_probe_next_to_it_however_its_folder_is_named(tmp_path, monkeypatch, given):
+    run, claimed = tmp_path / "mine", []
+    run.mkdir()
+    monkeypatch.chdir(run)
+    monkeypatch.setattr(probe, "claim_probe", lambda *each: claimed.append(each))
+    monkeypatch.setattr(probe, "run_probe", lambda given: claimed.append((given.run, given.folder)))
+    config = GivenConfig(FinetuneConfig, "configs/finetune/glue.py:task=rte", ())
+    flags = study.ProbeFlags(workdir=given.format(run=run), config=config)
+    study._follow(SimpleNamespace(hold=lambda: None), flags)
+    assert [each[:2] for each in claimed] == [(str(run), tmp_path / "mine-probe")] * 2
 
 
 def test_scores_are_read_by_step_without_the_half_line_of_a_killed_probe(tmp_path):

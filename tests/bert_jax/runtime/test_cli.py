@@ -180,6 +180,18 @@ def test_a_device_that_is_busy_may_come_later_and_one_that_is_absent_not(end, re
     assert got == code and words in line and line.count("\n") == 1
 
 
+@pytest.mark.slow
+def test_a_device_is_absent_without_asserts_too():
+    code = (
+        "import jax; from bert_jax.runtime import cli; import tests.data_pipeline.cli.no_flags as n"
+    )
+    code += "; print(cli.run(n.COMMAND, lambda *_: jax.devices() and 0, '', []))"
+    env = {**os.environ, "JAX_PLATFORMS": "cuda"}
+    command = [sys.executable, "-O", "-c", code]
+    ran = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True)
+    assert ran.stdout == "2\n" and ran.stderr.startswith("error: JAX_PLATFORMS is 'cuda', ")
+
+
 def test_help_shows_a_config_of_the_command(forked):
     assert "configs/finetune/" in forked("bert_jax.finetune", "--help").stdout
     missing = forked("bert_jax.finetune", "--workdir=x", code=2).stderr

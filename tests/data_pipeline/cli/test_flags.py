@@ -77,6 +77,9 @@ def test_the_home_folder_is_filled_in_where_a_place_begins(monkeypatch):
     monkeypatch.setenv("HOME", "/me")
     for text, place in (("~/a", "/me/a"), ("hf:~/a,~/b", "hf:/me/a,/me/b"), ("a~/b", "a~/b")):
         assert COMMAND.read([f"--checkpoint={text}"]).checkpoint == place
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # no HOME, an unknown user
+    with pytest.raises(ValueError, match="'hf:~/a'; the home folder is not known here"):
+        COMMAND.read(["--checkpoint=hf:~/a"])
 
 
 @pytest.mark.parametrize(

@@ -126,11 +126,33 @@ def test_help_needs_no_reader_where_the_work_does():
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
-def test_a_character_that_the_screen_lacks_is_shown_by_its_number():
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:surrogateescape"])  # as the C locale's
+def test_a_character_that_the_screen_lacks_is_shown_by_its_number(encoding):
     code = "from data_pipeline.cli import main; main.outlive_readers(); print('\\u00e9\\udcff')"
-    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    env = {**os.environ, "PYTHONIOENCODING": encoding}
     ran = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True)
     assert (ran.returncode, ran.stdout) == (0, b"\\xe9\\udcff\n")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full")
+def test_a_refusal_keeps_its_code_where_a_full_disk_does_not_take_its_line():
+    code = (
+        "import sys; from data_pipeline.cli import main; "
+        "from tests.data_pipeline.cli.no_flags import COMMAND; main.start(); "
+        "sys.exit(main.run_main(COMMAND, None, ['--nonsense']))"
+    )
+    with open("/dev/full", "wb") as full:
+        assert subprocess.run([sys.executable, "-c", code], stderr=full, cwd=ROOT).returncode == 2
+
+
+def test_a_current_folder_that_was_deleted_is_named(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(OSError) as raised:
+        os.getcwd()
+    assert describe_os_error(raised.value).startswith("the current folder is there no more; cd to")
 
 
 def test_a_stdin_that_is_closed_is_empty():
@@ -206,6 +228,11 @@ def test_a_full_disk_is_called_so_by_whatever_finds_it():
         np.arange(10_000).tofile(full)
     for raised in (of_python, of_numpy):
         assert "no space is left on the disk; make room" in describe_os_error(raised.value)
+
+
+def test_a_quota_that_is_used_up_has_a_way_out():
+    error = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), "stores/x")
+    assert describe_os_error(error).startswith("stores/x: the disk quota of this user is used up; ")
 
 
 def test_a_machine_without_a_temporary_folder_is_told_of_the_variable(monkeypatch, capfd):

@@ -30,6 +30,13 @@ def console_of(is_terminal):
     ), out
 
 
+def test_a_terminal_of_no_columns_has_the_usual_width(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    console = make_console(file=io.StringIO())
+    console.print("a result")
+    assert console.file.getvalue() == "a result\n"
+
+
 @pytest.mark.parametrize(
     "command",
     [
