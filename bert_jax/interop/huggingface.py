@@ -53,6 +53,12 @@ _HOW_TO_FIX = (
     "give the folder that save_pretrained of transformers wrote, or a download of the whole "
     "repository"
 )
+# Suffixes of weights that are not read -> the format, and what transformers needs to open it.
+_OTHER_WEIGHTS = {
+    **dict.fromkeys((".bin", ".pt"), ("a pickle, which may run code and", "")),
+    ".msgpack": ("Flax's format, which", ", from_flax=True"),
+    ".h5": ("TensorFlow's format, which", ", from_tf=True"),
+}
 _TASK_LAYERS = ("classifier", "qa_outputs")  # classes; starts and ends of answers
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
@@ -205,14 +211,15 @@ def _find_files(directory: pathlib.Path) -> list[pathlib.Path]:
             f"file of a variant to {WEIGHTS}, or copy or download the whole folder"
         )
     # Not training_args.bin and optimizer.pt, which a Trainer writes next to any weights.
-    pickled = sorted(directory.glob("*model*.bin")) + sorted(directory.glob("*model*.pt"))
-    if pickled:
-        raise Refused(
-            f"{directory} has its weights in {pickled[0].name}, a pickle, which may run code and "
-            "is not read; open it with transformers and save it again: "
-            "AutoModel.from_pretrained(DIR).save_pretrained(NEW, safe_serialization=True), with "
-            "the class of its heads in place of AutoModel"
-        )
+    for suffix, (kind, argument) in _OTHER_WEIGHTS.items():
+        if others := sorted(directory.glob(f"*model*{suffix}")):
+            version = " 4" if argument else ""
+            raise Refused(
+                f"{directory} has its weights in {others[0].name}, {kind} is not read; open it "
+                f"with transformers{version} and save it again: AutoModel.from_pretrained(DIR"
+                f"{argument}).save_pretrained(NEW, safe_serialization=True), with the class of "
+                "its heads in place of AutoModel"
+            )
     raise Refused(f"{directory} has no {WEIGHTS}; {_HOW_TO_FIX}")
 
 

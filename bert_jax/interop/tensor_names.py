@@ -23,6 +23,8 @@ PART_NAMES = {
     **{"pooler": "pooler", "mlm": "MLM head", "nsp": "NSP head", "rtd": "replaced-token head"},
     **{"generator": "generator", "classifier": "layer of the task", "bilstm": "its LSTMs"},
 }
+# DataParallel, torch.compile and trainers put the name of their own attribute before each name.
+_UNWRAP = "remove what a wrapper put before the names (module., _orig_mod., model.)"
 _NUMBERED = re.compile(r"(?:^|[./])(?:layer|layers)[./_](\d{1,9})[./]")
 
 
@@ -102,8 +104,8 @@ def read_params(
     if more := [name for name in unread if name.startswith(stems)]:
         raise Refused(
             f"{tensors.place} holds {list_names(more)}, which the model of its config.json or "
-            "bert_config.json has no use for; put back the config that belongs to it, or give a "
-            "plain BERT"
+            f"bert_config.json has no use for; put back the config that belongs to it, {_UNWRAP}, "
+            "or give a plain BERT"
         )
     names = _choose_names(tensors, named, config)
     wrong = []
@@ -125,7 +127,7 @@ def read_params(
             if is_second and not np.array_equal(tensors.read(other), tensors.read(name)):
                 raise Refused(
                     f"{tensors.place} holds {name} and another {other}, which are one array of the "
-                    "model; save it again with only one"
+                    "model; save it again with only one, or without that head if it is untied"
                 )
     arrays = {path: _read(tensors, name, named[path]) for path, name in names.items()}
     return nest(arrays), tuple(unread)
@@ -147,7 +149,7 @@ def _choose_names(
         raise Refused(
             f"{tensors.place} lacks {len(missing)} of the {len(expected)} arrays of a BERT with "
             f"{config.num_hidden_layers} layers: {list_names(missing)}; give a whole checkpoint, "
-            "with the config.json or bert_config.json that belongs to it"
+            f"with the config.json or bert_config.json that belongs to it, or {_UNWRAP}"
         )
     return expected
 

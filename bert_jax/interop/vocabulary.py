@@ -287,45 +287,55 @@ def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathl
 
 
 def _check_added(files: _Files, vocabulary: Vocabulary) -> None:
-    """Raise if the added tokens of a tokenizer, which have files of their own, would be lost."""
+    """Raise if added tokens of a tokenizer, which have files of their own, would be lost.
+
+    Also raise if they name another [CLS], [SEP] or [MASK]. Another [PAD] is hidden as well as ours.
+    """
     pieces = vocabulary.pieces()
+    special_map = _read_optional(files.directory / SPECIAL_MAP)
     for name, tokens in (
         (ADDED, {*_read_optional(files.directory / ADDED)}),
         (TOKENIZER_CONFIG, _list_added(files.settings, pieces)),
-        (SPECIAL_MAP, _list_added(_read_optional(files.directory / SPECIAL_MAP), pieces)),
+        (SPECIAL_MAP, _list_added(special_map, pieces)),
     ):
         path = files.directory / name
         added = tokens - {"", *pieces}
         known = tokens - added - {"", *(pieces[i] for i in vocabulary.special_ids.values())}
         file = vocabulary.path.name
         reads = file in (LIST, PIECES) or (file == TOKENIZER and files.reads_special_tokens)
-        cut = [t for t in sorted(known) if reads and len(vocabulary.encode([t])[0]) != 1]
-        if cut:
+        cut = {t for t in known if reads and len(vocabulary.encode([t])[0]) != 1}
+        if lost := added or cut:
             raise Refused(
-                f"{path} has {len(cut):,} added tokens that are read whole, such as {cut[0]!r}, "
-                f"and a {file} alone cuts them; write the {TOKENIZER} with transformers "
-                "(AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR))"
+                f"{path} has {len(lost):,} added tokens that are read whole, such as "
+                f"{min(lost)!r}, and a {file} alone {'lacks' if added else 'cuts'} them; write the "
+                f"{TOKENIZER} with transformers (AutoTokenizer.from_pretrained(DIR)"
+                f".save_pretrained(DIR)), or remove them from {name} if they are not needed"
             )
-        if added:
-            raise Refused(
-                f"{path} has {len(added):,} tokens that {vocabulary.path} has not, such as "
-                f"{min(added)!r}, and would not be read; remove them if they are not needed, or "
-                f"give a {LIST} with every token on the line of its number, the first line being 0"
-            )
+    for name, settings in ((TOKENIZER_CONFIG, files.settings), (SPECIAL_MAP, special_map)):
+        for role in ("cls", "sep", "mask"):
+            theirs, ours = _spell(settings.get(f"{role}_token")), vocabulary.special_ids[role]
+            if theirs in pieces and theirs not in ("", pieces[ours]):
+                raise Refused(
+                    f"{files.directory / name} has {role}_token {theirs!r}, and "
+                    f"{vocabulary.path.name} next to it {pieces[ours]!r} in that role; write "
+                    f"{pieces[ours]!r} into the first if the model was trained with it, else give "
+                    f"a {vocabulary.path.name} that has {theirs!r} in that role"
+                )
 
 
 def _list_added(settings: Mapping[str, Any], pieces: Sequence[str]) -> set[str]:
     """List the added tokens in a tokenizer's settings, and the special ones that are pieces."""
-
-    def spell(token: Any) -> str:
-        return str(token.get("content", "") if isinstance(token, dict) else token or "")
-
     added = set[str]()
     for given in map(settings.get, _ADDED_KEYS):
         listed = [*given.values()] if isinstance(given, dict) else given
-        added.update(map(spell, listed if isinstance(listed, list) else ()))
-    special = {spell(settings.get(f"{role}_token")) for role in ("bos", "eos", *SPECIAL_PIECES)}
+        added.update(map(_spell, listed if isinstance(listed, list) else ()))
+    special = {_spell(settings.get(f"{role}_token")) for role in ("bos", "eos", *SPECIAL_PIECES)}
     return added | special.intersection(pieces)
+
+
+def _spell(token: Any) -> str:
+    """Return the text of a special token in a tokenizer's settings; "" without one."""
+    return str(token.get("content", "") if isinstance(token, dict) else token or "")
 
 
 def check_size(vocabulary: Vocabulary, rows: int, place: str) -> None:

@@ -104,6 +104,13 @@ def test_an_array_more_than_the_class_has_is_refused(held, architecture, name, t
         read(folder)
 
 
+@pytest.mark.parametrize("architectures", [["BertForPreTraining"], None])
+def test_names_with_what_a_wrapper_put_before_them_are_refused(held, architectures, tmp_path):
+    wrapped = {f"_orig_mod.{name}": array for name, array in held.items()}
+    with pytest.raises(ValueError, match=r"remove what a wrapper put before the names"):
+        read(write(tmp_path, wrapped, architectures=architectures))
+
+
 @pytest.mark.parametrize("name", ["cls.predictions.decoder.bias", "bert.embeddings.LayerNorm.beta"])
 def test_two_arrays_under_names_of_one_are_refused_if_they_differ(held, name, tmp_path):
     current = {"cls.predictions.decoder.bias": "cls.predictions.bias"}.get(
@@ -307,7 +314,13 @@ def test_files_that_are_no_weights_are_refused(held, tmp_path):
     weights.rename(folder / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"a pickle, which may run code .* safe_serialization"):
         read(folder)
-    (folder / "pytorch_model.bin").rename(folder / "training_args.bin")
+    (folder / "pytorch_model.bin").rename(folder / "flax_model.msgpack")
+    with pytest.raises(ValueError, match=r"Flax's format, .* transformers 4 .*, from_flax=True\)"):
+        read(folder)
+    (folder / "flax_model.msgpack").rename(folder / "tf_model.h5")
+    with pytest.raises(ValueError, match=r"TensorFlow's format, .*\(DIR, from_tf=True\)"):
+        read(folder)
+    (folder / "tf_model.h5").rename(folder / "training_args.bin")
     with pytest.raises(ValueError, match=r"has no model\.safetensors"):
         read(folder)
     (folder / "model.fp16.safetensors").touch()

@@ -86,7 +86,7 @@ def test_a_list_has_the_ids_of_the_tokenizers_library_where_a_text_spells_specia
         lambda token: {"additional_special_tokens": [token]},
         lambda token: {"additional_special_tokens": [{"content": token, "lstrip": False}]},
         lambda token: {"extra_special_tokens": {"entity_token": token}},
-        lambda token: {"cls_token": {"content": token}, "eos_token": "[END]"},
+        lambda token: {"bos_token": {"content": token}, "eos_token": "[END]"},
     ],
 )
 def test_an_added_token_that_a_list_would_cut_is_refused(tmp_path, name, make):
@@ -112,6 +112,20 @@ def test_a_tokenizer_json_that_has_special_tokens_as_pieces_alone(tmp_path):
     settings["split_special_tokens"] = True
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     assert not {3, 4, 12} & {*vocabulary.read(folder).encode(["[MASK] [SEP] [E1]"])[0].tolist()}
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
+@pytest.mark.parametrize("role", ["cls", "sep", "mask"])
+def test_a_special_token_of_another_spelling_is_refused(tmp_path, name, role):
+    """transformers builds rows of the token that these files name, whatever the template has."""
+    folder = write(tmp_path, PIECES)
+    for token in (f"[{role.upper()}]", "no piece"):
+        (folder / name).write_text(json.dumps({f"{role}_token": token}))
+        assert vocabulary.read(folder).pieces() == PIECES
+    for token in ("cat", {"content": "[UNK]"}):
+        (folder / name).write_text(json.dumps({f"{role}_token": token}))
+        with pytest.raises(Refused, match=rf"{name} has {role}_token '.*' in that role; write"):
+            vocabulary.read(folder)
 
 
 def test_an_added_token_that_a_vocab_json_would_cut_is_refused(tmp_path):
@@ -293,12 +307,13 @@ def test_tokens_that_were_added_beside_the_list_are_not_lost(tmp_path):
     (folder / "added_tokens.json").write_text(json.dumps({PIECES[-1]: len(PIECES) - 1}))
     assert vocabulary.read(folder).pieces() == PIECES
     (folder / "added_tokens.json").write_text(json.dumps({"[END]": 13, "[BEGIN]": 12}))
-    with pytest.raises(ValueError, match=r"has 2 tokens that .* has not, such as .\[BEGIN\]"):
+    words = r"such as .\[BEGIN\].* vocab\.txt alone lacks them; write the tokenizer\.json"
+    with pytest.raises(Refused, match=f"has 2 added tokens .*{words}"):
         vocabulary.read(folder)
     (folder / "added_tokens.json").unlink()
     decoder = {"0": {"content": PIECES[0]}, "12": {"content": "[BEGIN]"}}
     write(folder, PIECES, {"added_tokens_decoder": decoder})
-    with pytest.raises(ValueError, match=r"has 1 tokens that .* has not, such as .\[BEGIN\]"):
+    with pytest.raises(Refused, match=f"has 1 added tokens .*{words}"):
         vocabulary.read(folder)
 
 
