@@ -270,9 +270,7 @@ def _describe_missing_device(error: Exception) -> tuple[int, str] | None:
     if jax is None:
         return None
     platforms = jax.config.jax_platforms or ""
-    wanted = (
-        f"error: JAX_PLATFORMS is {platforms!r}" if platforms else "error: JAX_PLATFORMS is not set"
-    )
+    wanted = f"error: JAX_PLATFORMS is {repr(platforms) if platforms else 'not set'}"
     _, is_of_backends, reason = str(error).partition("Unable to initialize backend ")
     if is_of_backends:
         # JAX's message: platform, reason, advice in brackets.
