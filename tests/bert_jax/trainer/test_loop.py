@@ -204,7 +204,7 @@ def test_another_mesh_goes_on_with_a_run(whole, moved):
     assert moved.summary["heldout_mlm_loss"] == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_model_is_read_from_the_checkpoint_of_another_mesh(moved):
     found = pretrained.place_masked_lm(load.load(str(moved.workdir)), jax.devices()[:1])
     saved = reader.read_arrays(moved.workdir / "checkpoints", 13)
