@@ -20,6 +20,7 @@ from tests.launch.scripts import LAUNCH, call, write_command
 PROCESSES, LIMIT_SECS = 3, 900
 RESTARTED = (1, 86, 129, 130, 134, 137, 143)
 CODES = [(code, code in RESTARTED) for code in (*exit_codes.FINAL, *RESTARTED)]
+NO_COMMAND = [(126, False), (127, False)]
 SLURM = ROOT / "tests" / "launch" / "slurm.py"
 CONFIG = ROOT / "tests" / "faults" / "one_phase.py"
 
@@ -121,7 +122,7 @@ def hosts(folder, *words, **around):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("code", "is_restarted"), CODES)
+@pytest.mark.parametrize(("code", "is_restarted"), [*CODES, *NO_COMMAND])
 def test_hosts_restarts_after_the_codes_that_may_succeed(folder, code, is_restarted):
     """Host a ends with the code and then with 0; host b with what another's death leaves."""
     (folder / "codes").write_text(f"ended {code} -\nended 0 -\n")
@@ -156,6 +157,19 @@ def test_hosts_gives_up_after_five_starts_without_a_newer_checkpoint(folder):
     starts = [line for line in calls(folder, "lines") if "--process_id" in line]
     assert (ran.returncode, len(starts)) == (86, 8)
     assert "newest checkpoint 20, 5 starts in a row" in ran.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("codes", "starts"), [((1, 1), 2), ((255, 2, 124, 255, 0), 5)])
+def test_hosts_starts_again_what_the_network_cut_off_alone(folder, codes, starts):
+    (folder / "codes").write_text("".join(f"{code}\n" for code in codes))
+    given = ["read -r line", f'echo "$line" >>"{folder}/calls/lines"', 'case "$line" in']
+    given += ["*newest_step*) echo 0 ;;", "*--status*) echo 'ended 0 -' ;;", "*--process_id*)"]
+    ends = ["code=$(head -n 1 codes)", "sed -i 1d codes", 'exit "$code" ;;', "esac"]
+    write_answers(folder, ssh=[*given, *ends])
+    ran = hosts(folder, "a", "x", "--workdir=w")
+    begun = [line for line in calls(folder, "lines") if "--process_id" in line]
+    assert (ran.returncode, len(begun)) == (0 if codes[-1] == 0 else 2, starts)
 
 
 @pytest.mark.parametrize(
