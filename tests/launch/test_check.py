@@ -10,7 +10,7 @@ from launch.cloud.job import Job
 from launch.cloud.run import Answer, check_login
 from tests.launch.simulated_cloud import GOOD
 
-FLAGS = ("--config.data.store=gs://b/s", "--workdir=gs://runs/a")
+FLAGS = ("--config.data.store=gs://b/r,gs://b/s", "--workdir=gs://runs/a")
 # What is asked -> an answer that is a failure, the remedy, and where it is asked.
 ABSENT, CE, K8S = (
     Answer(1, "", "(NotFound): matched no objects"),
@@ -38,7 +38,7 @@ BAD = [
     ),
     ("describe gs://runs", Answer(1, "", "gs://runs not found: 404."), "buckets create gs://runs "),
     ("buckets describe", '{"location": "EUROPE-WEST4"}', "buckets relocate gs://my-bucket"),
-    ("storage ls", ABSENT, "cp --recursive stores/mine gs://b/"),
+    ("ls gs://b/s/", ABSENT, "cp --recursive stores/mine gs://b/"),
 ]
 
 

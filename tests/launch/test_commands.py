@@ -181,6 +181,7 @@ def config(clone, tmp_path, monkeypatch):
         'end() { echo "error: $1" >&2; exit 2; }',
         '[[ "$*" != *store=/mnt* || "$*" == *"store= --print_config" ]] || end "no store"',
         '[[ $(<configs/base.py) == right ]] || end "not a field of the config: a"',
+        "printf '\\ndata:\\n  store: gs://b/s\\n'",
     )
     monkeypatch.setenv("BERT_JAX_PYTHON", str(python))
     return config
@@ -200,6 +201,10 @@ def test_a_mistake_in_a_config_is_refused_as_by_train(refused, call, cluster, cl
     config.unlink()
     commit(clone)
     assert "--config=configs/base.py: there is no such file" in refused(*words)
+
+
+def test_a_store_that_a_config_names_is_checked(call, cluster, config):
+    assert "ls gs://b/s/manifest.json" in call("check", "--dry-run", cluster(), TRAIN[0])[1]
 
 
 def test_a_commit_that_cannot_be_unpacked_here_is_refused(refused, cluster, tmp_path, monkeypatch):
