@@ -156,6 +156,17 @@ def test_a_disk_that_keeps_no_state_is_one_sentence(pod, monkeypatch, tmp_path):
     assert code == 2 and "names a user who is not known here" in error
 
 
+def test_two_folders_of_one_name_are_two_owners(cluster, tmp_path):
+    here, owners = Cluster(pathlib.Path(cluster().partition("=")[2]), {}), []
+    for _ in range(2):  # as in two containers, and after a restart
+        for _ in range(2):
+            supervisor = watch.Supervisor(None, Job(here), Rules("/mnt/a"), tmp_path / "a", None)
+            supervisor.lock.close()
+            owners.append(supervisor.bucket_lock.owner)
+        (tmp_path / "a").rename(tmp_path / f"b{len(owners)}")
+    assert owners[0] == owners[1] != owners[2] == owners[3]
+
+
 def test_each_collection_of_stacks_is_kept(cluster, tmp_path):
     here = Cluster(pathlib.Path(cluster().partition("=")[2]), {})
     road = SimpleNamespace(plan=lambda kind, job: [])
