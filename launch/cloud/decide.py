@@ -451,8 +451,7 @@ class _Turn:
         state, limit, spent = self.state, self.rules.max_usd, self.state.count_usd(self.now)
         if state.end_code is None and limit is not None and spent is not None and spent >= limit:
             state.end_code, state.end_words = 1, f"gave up: --max_usd={limit:g} is spent"
-            stops = "training saves and stops, and " * (not self.rules.starts_itself)  # over ssh
-            self.event(f"the money is spent; {stops}the slice is deleted")
+            self.event("the money is spent; training is told to save, and the slice is deleted")
             if state.is_ready and state.is_expected:
                 self.act("stop")
 

@@ -35,16 +35,21 @@ _PERMANENT = re.compile(
     r"|\(Unauthorized\)|client to provide credentials|localhost:8080 was refused"
     r"|exec: executable \S+ not found|gcloud auth login|INVALID_ARGUMENT|Invalid (value|choice)"
     r"|unrecognized arguments|QUOTA_EXCEEDED|Quota (limit|')|[Qq]uota exceeded|could not be started"
+    r"|was not made here"
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """Hold a command line, its stdin (`given`), and whether a NOT_FOUND counts as success."""
+    """Hold a command line, its stdin (`given`), and whether a NOT_FOUND counts as success.
+
+    owner: the answer without which the commands after this one are not run.
+    """
 
     words: list[str]
     given: str | None = None
     may_be_absent: bool = False
+    owner: str = ""
     secs: float = ASK_SECS
 
     def print(self) -> None:
@@ -127,6 +132,9 @@ def ask_all(commands: Sequence[Command], ask: Ask) -> Answer:
         answer = ask(command)
         if command.may_be_absent and answer.is_absent:
             answer = Answer(0, answer.out, answer.err)
+        elif not answer.code and command.owner not in ("", answer.out.strip()):
+            words = f"{command.words[4]} was not made here, as it lacks {command.owner}; delete it"
+            answer = Answer(1, "", f"{words}, or change TPU_NAME")
         if answer.code:
             break
     return answer

@@ -126,6 +126,8 @@ class Cloud:
         name = "".join(NAME.findall(f"{line} {command.given or ''}")[:1])
         if "/lock" in line:
             return self.answer_lock(command)
+        if "value(description)" in line:  # what a group is made of has its label
+            return Answer(0, f"launched_by={self.label}\n")
         for words, what in (REQUESTS | QUESTIONS).items():
             if words not in line:
                 continue

@@ -201,25 +201,30 @@ def test_a_slice_that_starts_training_names_its_workdir(tmp_path):
     job = make_job(tmp_path, "compute_engine")
     job = dataclasses.replace(job, flags=(f"--workdir=gs://b/my, a={'c' * 300}",))
     words = [w for command in compute_engine.plan("create", job) for w in command.words]
-    (text,) = (w.partition("=")[2] for w in words if w.startswith("--description="))
+    text = [w.partition("=")[2] for w in words if w.startswith("--description=")][-1]
     group = {"description": text, "creationTimestamp": "2026-11-22T03:00:00Z"}
     seen = compute_engine.read_group(group, [], 2, False)
     assert (seen.label, seen.workdir) == ("bert_jax", job.workdir[:MAX_TEXT])
     assert compute_engine.read_group(group | {"description": "other=a"}, [], 2, False).label == ""
 
 
-def test_a_group_in_another_zone_keeps_its_template_and_its_job(tmp_path):
+@pytest.mark.parametrize(
+    ("description", "is_permanent"),
+    [("launched_by=bert_jax\n", False), ("launched_by=bert_jax2", True), ("", True)],
+)
+def test_a_template_that_is_used_or_not_ours_is_kept(tmp_path, description, is_permanent):
     """Templates belong to a region: a second group would train what the first one trains."""
     in_use, lines = "The instance_template resource is already being used by my-tpu", []
 
     def ask(command):
         lines.append(" ".join(command.words))
         is_refused = "templates delete" in lines[-1]
-        return Answer(int(is_refused), "", in_use * is_refused)
+        return Answer(int(is_refused), description, in_use * is_refused)
 
     said = ask_all(compute_engine.plan("create", make_job(tmp_path, "compute_engine")), ask)
-    assert (said.code, said.is_absent, said.is_permanent) == (1, False, False)
-    assert not any(words in line for line in lines for words in ("storage", " create "))
+    assert (said.code, said.is_absent, said.is_permanent) == (1, False, is_permanent)
+    kept = ("storage", " create ", " delete "[: 8 * is_permanent] or "policies delete")
+    assert not any(words in line for line in lines for words in kept)
 
 
 def look_at_group(tmp_path, machines, *said, now=10_000.0, **settings):

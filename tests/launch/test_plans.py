@@ -244,8 +244,8 @@ VALUES_REFUSED = {
     "REMOTE_PYTHON": (("setup", "--revision=HEAD"), PYTHONS),
     "VALID_UNTIL": (CREATE, ("6 hours",)),
     "SERVICE_ACCOUNT": (CREATE, ("me@example.com",)),
-    "NETWORK": (CREATE, ("my network", "../default")),
-    "SUBNETWORK": (CREATE, ("../default",)),
+    "NETWORK": (CREATE, ("my network", "../default", "projects/a/regions/b/subnetworks/c")),
+    "SUBNETWORK": (CREATE, ("../default", "projects/a/../subnetworks/c")),
     "INTERNAL_IPS": (CREATE, ("1", "")),
     "LABEL": (CREATE, ("a,b=c", "")),
     "COORDINATOR_PORT": (("train", *TRAIN_FLAGS), ("80", "70000")),
@@ -276,16 +276,20 @@ def test_flex_start_is_refused_where_google_has_none(call, refused, cluster):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "places"),
     [
-        ("COORDINATOR_PORT", "61000"),
-        ("GKE_IMAGE", "registry.example.org:5000/my_team/bert:1"),
-        ("GKE_IMAGE", f"a.pkg.dev/b/bert:1@sha256:{'0' * 64}"),
+        ("COORDINATOR_PORT", "61000", [GKE[3:]]),
+        ("GKE_IMAGE", "registry.example.org:5000/my_team/bert:1", [GKE[3:]]),
+        ("GKE_IMAGE", f"a.pkg.dev/b/bert:1@sha256:{'0' * 64}", [GKE[3:]]),
+        ("NETWORK", "projects/my-host/global/networks/n", [(), GKE[3:4]]),
+        ("SUBNETWORK", "projects/my-host/regions/us-east5/subnetworks/s", [(), GKE[3:4]]),
     ],
 )
-def test_a_port_and_an_image_as_they_may_be(call, cluster, name, value):
-    code, out, error = call(GKE[0], "--dry-run", cluster(**LEAST | {name: value}), *GKE[1:])
-    assert (code, error, value in out) == (0, "", True)
+def test_values_as_they_may_be(call, cluster, name, value, places):
+    for place in places:
+        own = (*GKE[:1], "--dry-run", cluster(**LEAST | {name: value}), *GKE[1:3], *place)
+        code, out, error = call(*own, *["--revision=HEAD"] * ("--road=gke" not in place))
+        assert (code, error, f"={value}" in out or f'"{value}"' in out) == (0, "", True)
 
 
 def test_every_setting_is_checked_shipped_and_has_the_same_default():
