@@ -58,13 +58,10 @@ def test_the_end_of_a_workers_log_opens_with_its_name(call, cluster, tmp_path):
 
 
 def test_a_log_ends_quietly_with_its_reader(cluster, tmp_path):
-    write_command(
-        tmp_path / "bin" / "gcloud", '[[ "$1 $2" != "auth list" ]] || exec echo me', "yes a line"
-    )
+    write_command(tmp_path / "gcloud", '[[ "$1 $2" != "auth list" ]] || exec echo me', "yes a line")
     pipe = f"bash {LAUNCH / 'logs.sh'} {cluster()} | head -n 1"
-    ran = scripts.call(
-        ["bash", "-c", pipe], env={**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    )
+    around = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    ran = scripts.call(["bash", "-c", pipe], env=around)
     assert (ran.stdout, ran.stderr) == ("a line\n", "")
 
 

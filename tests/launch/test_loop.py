@@ -63,9 +63,8 @@ def test_a_run_from_creation_to_deletion(pod, cloud, tmp_path, road):
 
 
 def test_a_bucket_that_takes_no_lock_says_why(pod, cloud, monkeypatch):
-    monkeypatch.setattr(
-        cloud, "answer_lock", lambda command: Answer(1, "", "NOT_FOUND: HTTPError 403")
-    )
+    denied = Answer(1, "", "NOT_FOUND: HTTPError 403")
+    monkeypatch.setattr(cloud, "answer_lock", lambda command: denied)
     code, out, _ = pod("queued")
     assert (code, "could not be written (NOT_FOUND: HTTPError 403)" in out) == (2, True)
 
@@ -220,14 +219,8 @@ def test_a_state_goes_on_for_its_run_and_leaves_the_money_of_another(tmp_path):
     rules = Rules("gs://b/a", usd_per_hour=1.0)
     path = tmp_path / "state.json"
     known = {"tries": 3, "spent_secs": 7200.0, "created": 5.0, "has_trained": True}
-    row = {
-        "not_ready_since": 1.0,
-        "unanswered_since": 1.0,
-        "missing": 2,
-        "partial": 1,
-        "unreached": 4,
-    }
-    watch.write_state(path, State(rules, **known, **row, is_expected=True))
+    row = {"unanswered_since": 1.0, "missing": 2, "partial": 1, "unreached": 4}
+    watch.write_state(path, State(rules, **known, **row, not_ready_since=1.0, is_expected=True))
     assert watch.read_state(path, rules) == State(rules, **known)
     other = Rules("gs://b/other", usd_per_hour=1.0)
     assert watch.read_state(path, other) == State(other, created=5.0)
