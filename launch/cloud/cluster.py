@@ -52,8 +52,9 @@ FORMS: dict[str, tuple[str, str, str | None]] = {
 class Cluster:
     """Hold the settings of one TPU slice, each of its form.
 
-    project, place: gcloud's flags. bucket: without a slash at its end, or ''. logs: its folder for
-    copies of the workers' logs, or ''. is_internal: the machines get no external address.
+    project, place: gcloud's flags. label: of all that is created. bucket: without a slash at its
+    end, or ''. logs: its folder for copies of the workers' logs, or ''. is_internal: the machines
+    get no external address.
     """
 
     def __init__(self, path: pathlib.Path, overrides: dict[str, str]) -> None:
@@ -67,6 +68,7 @@ class Cluster:
         self.logs = f"{self.bucket}/logs/{self.name}" if self.bucket else ""
         self.project = f"--project={self.get('PROJECT')}"
         self.place = f"--zone={self.get('ZONE')} {self.project}"
+        self.label = f"launched_by={self.get('LABEL')}"
         self.region = self.get("ZONE").rpartition("-")[0]
         self.is_internal = self.get("INTERNAL_IPS") == "true"
         origin = "--topology" if "TOPOLOGY" in overrides else str(path)

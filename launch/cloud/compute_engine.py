@@ -71,23 +71,19 @@ def _upload(job: Job) -> list[Command]:
 def _clean(cluster: Cluster) -> list[Command]:
     """Return the commands that delete our template and policy; they fail if a group uses them."""
     place = f"{cluster.name} --region={cluster.region} {cluster.project}"
-    verbs = {f"describe {place} --format=value(description)": _label(cluster)}
-    verbs[f"delete {place} --quiet"] = ""
     return [
-        make(f"gcloud compute {kind} {verb}", may_be_absent=True, owner=owner)
+        make(f"gcloud compute {kind} {verb} {place} {flag}", may_be_absent=True, owner=owner)
         for kind in ("instance-templates", "resource-policies")
-        for verb, owner in verbs.items()
+        for verb, flag, owner in (
+            ("describe", "--format=value(description)", cluster.label),
+            ("delete", "--quiet", ""),
+        )
     ]
-
-
-def _label(cluster: Cluster) -> str:
-    return f"launched_by={cluster.get('LABEL')}"
 
 
 def _create(job: Job) -> list[Command]:
     cluster = job.cluster
     slice_, name, region = cluster.slice, cluster.name, cluster.region
-    label = _label(cluster)
     resources = "https://www.googleapis.com/compute/v1/projects/"
     resources += f"{cluster.get('PROJECT')}/regions/{region}"
     network = f"network={cluster.get('NETWORK') or 'default'}"
@@ -96,14 +92,14 @@ def _create(job: Job) -> list[Command]:
         network += f",subnet={subnet if '/' in subnet else f'{resources}/subnetworks/{subnet}'}"
     network += ",no-address" * cluster.is_internal
     policy = f"""gcloud compute resource-policies create workload-policy {name}
-        --accelerator-topology={slice_.topology} --type=HIGH_THROUGHPUT --description={label}
-        --region={region} {cluster.project}"""
+        --accelerator-topology={slice_.topology} --type=HIGH_THROUGHPUT
+        --region={region} {cluster.project} --description={cluster.label}"""
     template = f"""gcloud compute instance-templates create {name}
-        --instance-template-region={region} {cluster.project} --description={label}
+        --instance-template-region={region} {cluster.project} --description={cluster.label}
         {_MODELS[cluster.get("PROVISIONING")]}
         --machine-type={slice_.generation.machine} --maintenance-policy=TERMINATE
         --image-project={IMAGES} --image-family={slice_.generation.image} --boot-disk-size=200GB
-        --scopes=cloud-platform --labels={label} --network-interface={network}
+        --scopes=cloud-platform --labels={cluster.label} --network-interface={network}
         {cluster.flags(service_account="SERVICE_ACCOUNT")}
         --metadata=bert-jax-folder={_find_folder(cluster)}"""
     worker = LAUNCH / "worker"
@@ -112,7 +108,7 @@ def _create(job: Job) -> list[Command]:
         --template={resources}/instanceTemplates/{name}
         --workload-policy={resources}/resourcePolicies/{name}
         --default-action-on-vm-failure=do-nothing"""
-    description = f"--description={label},workdir={job.workdir}"
+    description = f"--description={cluster.label},workdir={job.workdir}"
     return [
         make(policy),
         make(template, f"--metadata-from-file={scripts}"),

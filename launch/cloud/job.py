@@ -19,10 +19,7 @@ SET_UP_SECS = 3600
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Hold a training job: commit and flags, and whether packages come from the bucket.
-
-    store: the address on gs:// that the resolved config names, if any.
-    """
+    """Hold commit, flags, whether packages come from the bucket, the config's store on gs://."""
 
     cluster: Cluster
     flags: tuple[str, ...] = ()

@@ -41,15 +41,12 @@ _PERMANENT = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """Hold a command line, its stdin (`given`), and whether a NOT_FOUND counts as success.
-
-    owner: the answer without which the commands after this one are not run.
-    """
+    """Hold a command line, its stdin (`given`), and whether a NOT_FOUND counts as success."""
 
     words: list[str]
     given: str | None = None
     may_be_absent: bool = False
-    owner: str = ""
+    owner: str = ""  # the only right answer, if not ''
     secs: float = ASK_SECS
 
     def print(self) -> None:
