@@ -5,9 +5,9 @@
 # Train on hosts that ssh reaches without a password, one process per host.
 # FOLDER, absolute or from the home folder, has a clone with .venv on every
 # host; PYTHON names another Python there. Training outlives the connections. It
-# is restarted after every exit code but 0, 2 and 3, until five starts in a row
-# leave the newest checkpoint in WORKDIR as it was. Ctrl-C stops all processes,
-# which save first.
+# is restarted after every exit code but 0, 2, 3, 126 and 127 (no such command),
+# until five starts in a row leave the newest checkpoint in WORKDIR as it was.
+# Ctrl-C stops all processes, which save first.
 
 set -uo pipefail
 
@@ -29,8 +29,8 @@ on_host() {
         "${SSH[@]}" -- "${hosts[$1]}" bash 2>&1 | tail -n 1 | LC_ALL=C tr -c '[:print:]\n' '?' | cut -c -500
 }
 
-# Run an action of on_worker_train.sh on all hosts at once and set answers. Where one fails, return 1 and set
-# failed to the host and its words.
+# Run an action of on_worker_train.sh on all hosts at once and set answers. Where one fails, set
+# failed to the host and its words, and return its code.
 on_all() {
     local action=$1 i log words pids=() code=0
     shift
@@ -42,7 +42,7 @@ on_all() {
         pids+=($!)
     done
     for i in "${!hosts[@]}"; do
-        wait "${pids[i]}" || code=1 failed="${hosts[i]}: $(<"$said/$i")"
+        wait "${pids[i]}" || code=$? failed="${hosts[i]}: $(<"$said/$i")"
         answers[i]=$(<"$said/$i")
     done
     return "$code"
@@ -51,7 +51,7 @@ on_all() {
 # Succeed if the same start would end with the code again. A process ends with 0 only after all have agreed that
 # the run is complete.
 is_final() {
-    [[ $1 =~ ^[023]$ ]]
+    [[ $1 =~ ^([023]|126|127)$ ]]
 }
 
 # Wait for the end of the run and set code to a final one, else to the highest.
@@ -120,9 +120,13 @@ trap 'stop; exit 130' INT
 trap 'stop; exit 143' TERM
 tries=0
 while true; do
+    refusals=0
     until on_all start "$@"; do
-        echo "not started, tried again in $PAUSE_SECS s: $failed"
+        code=$?
         stop
+        # What ssh (255) or its time limit (124) ends may pass; a host may refuse once, for a start that was cut off.
+        [[ $code =~ ^(124|255)$ ]] || ((++refusals < 2)) || refuse "not started: $failed"
+        echo "not started, tried again in $PAUSE_SECS s: $failed"
         sleep "$PAUSE_SECS"
     done
     echo "training from checkpoint $former; output in logs/ of $folder on each host"

@@ -53,11 +53,11 @@ def list_checks(job: Job) -> Iterator[Check]:
             yield Check(f"{name} in {region}", describe, partial(_is_near, region), remedy, move)
         else:  # a run may go on in a bucket elsewhere
             yield Check(name, describe, bool, remedy)
-    store = job.find("config.data.store").rstrip("/")
-    if store.startswith("gs://"):
-        command = make("gcloud storage ls", f"{store}/manifest.json")
-        remedy = f"gcloud storage cp --recursive stores/mine {store.rpartition('/')[0]}/"
-        yield Check(store, command, bool, remedy)
+    for address in (job.store or job.find("config.data.store")).split(","):
+        if (store := address.rstrip("/")).startswith("gs://"):
+            command = make("gcloud storage ls", f"{store}/manifest.json")
+            remedy = f"gcloud storage cp --recursive stores/mine {store.rpartition('/')[0]}/"
+            yield Check(store, command, bool, remedy)
 
 
 def _is_near(region: str, out: str) -> bool:

@@ -16,6 +16,7 @@ ROOT = LAUNCH.parent
 DURATION = r"[1-9]\d{0,5}[smhd]"
 _PATH = "[A-Za-z0-9._/][A-Za-z0-9._/-]*"
 _NAME = "[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
+_HOST = r"projects/[a-z0-9.:-]+"  # a Shared VPC's host project
 _ACCOUNT = r"[a-z0-9][a-z0-9-]{0,62}@[a-z0-9.-]+\.gserviceaccount\.com"
 _BUCKET = r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9._/-]*)?"
 _PYTHON = "(?!-)[A-Za-z0-9._/-]*[A-Za-z0-9_-]/bin/python"
@@ -34,8 +35,8 @@ FORMS: dict[str, tuple[str, str, str | None]] = {
     "VALID_UNTIL": (DURATION, "6h", ""),
     "BUCKET": (_BUCKET, "gs://my-bucket/bert", ""),
     "SERVICE_ACCOUNT": (_ACCOUNT, "trainer@my-project.iam.gserviceaccount.com", ""),
-    "NETWORK": (_NAME, "default", ""),
-    "SUBNETWORK": (_NAME, "default", ""),
+    "NETWORK": (f"({_HOST}/global/networks/)?{_NAME}", "default", ""),
+    "SUBNETWORK": (f"({_HOST}/regions/{_NAME}/subnetworks/)?{_NAME}", "default", ""),
     "INTERNAL_IPS": ("true|false", "true or false", "false"),
     "COORDINATOR_PORT": ("[1-9][0-9]{3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}", "8482", ""),
     "LABEL": ("[a-z]([a-z0-9_-]{0,61}[a-z0-9])?", "bert_jax", "bert_jax"),
@@ -51,8 +52,9 @@ FORMS: dict[str, tuple[str, str, str | None]] = {
 class Cluster:
     """Hold the settings of one TPU slice, each of its form.
 
-    project, place: gcloud's flags. bucket: without a slash at its end, or ''. logs: its folder for
-    copies of the workers' logs, or ''. is_internal: the machines get no external address.
+    project, place: gcloud's flags. label: of all that is created. bucket: without a slash at its
+    end, or ''. logs: its folder for copies of the workers' logs, or ''. is_internal: the machines
+    get no external address.
     """
 
     def __init__(self, path: pathlib.Path, overrides: dict[str, str]) -> None:
@@ -66,6 +68,7 @@ class Cluster:
         self.logs = f"{self.bucket}/logs/{self.name}" if self.bucket else ""
         self.project = f"--project={self.get('PROJECT')}"
         self.place = f"--zone={self.get('ZONE')} {self.project}"
+        self.label = f"launched_by={self.get('LABEL')}"
         self.region = self.get("ZONE").rpartition("-")[0]
         self.is_internal = self.get("INTERNAL_IPS") == "true"
         origin = "--topology" if "TOPOLOGY" in overrides else str(path)

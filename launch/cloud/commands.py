@@ -272,6 +272,8 @@ def check(given: Namespace, road: ModuleType) -> int:
     is missing. launch/pod.sh and launch/watch.sh do the same before they create a slice.
     """
     job = Job(given.cluster, tuple(given.rest))
+    if job.find("config"):
+        job = check_config(job)
     if given.dry_run:
         return run_all([*LOGINS, *(entry.question for entry in list_checks(job))], True)
     return 0 if run_checks(job, ask) else 2
@@ -286,7 +288,7 @@ def watch(given: Namespace, road: ModuleType) -> int:
     price = float(given.price) if given.price else cluster.slice.price()
     if given.max_usd and price is None:
         refuse(f"--max_usd needs a price, and none of {cluster.slice.name} is known; add --price=")
-    check_config(job)
+    job = check_config(job)
     road.plan("create", job)  # refuses a setting that is missing
     if given.dry_run:
         examine = " examine" * given.doctor

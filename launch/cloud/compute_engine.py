@@ -69,45 +69,49 @@ def _upload(job: Job) -> list[Command]:
 
 
 def _clean(cluster: Cluster) -> list[Command]:
-    """Return the commands that delete template and policy; they fail if a group uses them."""
+    """Return the commands that delete our template and policy; they fail if a group uses them."""
     place = f"{cluster.name} --region={cluster.region} {cluster.project}"
     return [
-        make(f"gcloud compute {kind} delete --quiet {place}", may_be_absent=True)
+        make(f"gcloud compute {kind} {verb} {place} {flag}", may_be_absent=True, owner=owner)
         for kind in ("instance-templates", "resource-policies")
+        for verb, flag, owner in (
+            ("describe", "--format=value(description)", cluster.label),
+            ("delete", "--quiet", ""),
+        )
     ]
 
 
 def _create(job: Job) -> list[Command]:
     cluster = job.cluster
     slice_, name, region = cluster.slice, cluster.name, cluster.region
-    label = f"launched_by={cluster.get('LABEL')}"
     resources = "https://www.googleapis.com/compute/v1/projects/"
     resources += f"{cluster.get('PROJECT')}/regions/{region}"
     network = f"network={cluster.get('NETWORK') or 'default'}"
-    if cluster.get("SUBNETWORK"):
+    if subnet := cluster.get("SUBNETWORK"):
         # gcloud asks for the region of a bare name, --instance-template-region or not.
-        network += f",subnet={resources}/subnetworks/{cluster.get('SUBNETWORK')}"
+        network += f",subnet={subnet if '/' in subnet else f'{resources}/subnetworks/{subnet}'}"
     network += ",no-address" * cluster.is_internal
     policy = f"""gcloud compute resource-policies create workload-policy {name}
         --accelerator-topology={slice_.topology} --type=HIGH_THROUGHPUT
-        --region={region} {cluster.project}"""
+        --region={region} {cluster.project} --description={cluster.label}"""
     template = f"""gcloud compute instance-templates create {name}
-        --instance-template-region={region} {cluster.project}
+        --instance-template-region={region} {cluster.project} --description={cluster.label}
         {_MODELS[cluster.get("PROVISIONING")]}
         --machine-type={slice_.generation.machine} --maintenance-policy=TERMINATE
         --image-project={IMAGES} --image-family={slice_.generation.image} --boot-disk-size=200GB
-        --scopes=cloud-platform --labels={label} --network-interface={network}
+        --scopes=cloud-platform --labels={cluster.label} --network-interface={network}
         {cluster.flags(service_account="SERVICE_ACCOUNT")}
         --metadata=bert-jax-folder={_find_folder(cluster)}"""
-    script = f"--metadata-from-file=startup-script={LAUNCH / 'worker' / 'on_boot.sh'}"
+    worker = LAUNCH / "worker"
+    scripts = f"startup-script={worker / 'on_boot.sh'},shutdown-script={worker / 'on_shutdown.sh'}"
     group = f"""--size=0 --target-size-policy-mode=bulk
         --template={resources}/instanceTemplates/{name}
         --workload-policy={resources}/resourcePolicies/{name}
         --default-action-on-vm-failure=do-nothing"""
-    description = f"--description={label},workdir={job.workdir}"
+    description = f"--description={cluster.label},workdir={job.workdir}"
     return [
         make(policy),
-        make(template, script),
+        make(template, f"--metadata-from-file={scripts}"),
         _managed(cluster, "create", group, description),
         _managed(cluster, "resize", f"--size={slice_.hosts}"),
     ]

@@ -387,11 +387,14 @@ class _Turn:
                 state.starts, state.tries = starts, state.tries + 1
                 self.event(f"training starts, newest checkpoint {self.step}, try {state.tries}")
         elif failed and not rules.starts_itself:
-            self.restart(f"training failed with exit codes {failed}, newest checkpoint {self.step}")
+            self.event(f"training failed with exit codes {failed}, newest checkpoint {self.step}")
+            self.start(is_stopped_first=True)
+        elif silent_secs >= rules.hung_secs and rules.starts_itself:
+            self.lose(f"no output for {silent_secs:.0f} s")
         elif silent_secs >= rules.hung_secs:
-            if not rules.starts_itself:  # over ssh alone
-                self.act("stacks")
-            self.restart(f"no output for {silent_secs:.0f} s")
+            self.act("stacks")
+            self.event(f"no output for {silent_secs:.0f} s")
+            self.start(is_stopped_first=True)
         elif rules.starts_itself:
             self.say_waiting(where, f"newest checkpoint {self.step}")
         elif not running:
@@ -404,14 +407,6 @@ class _Turn:
         else:
             state.partial = 0
             self.say_waiting(where, f"newest checkpoint {self.step}")
-
-    def restart(self, why: str) -> None:
-        """Restart training; delete a slice whose machines start training themselves."""
-        if self.rules.starts_itself:
-            self.lose(why)
-        else:
-            self.event(why)
-            self.start(is_stopped_first=True)
 
     def start(self, is_stopped_first: bool = False) -> None:
         state = self.state
@@ -451,8 +446,7 @@ class _Turn:
         state, limit, spent = self.state, self.rules.max_usd, self.state.count_usd(self.now)
         if state.end_code is None and limit is not None and spent is not None and spent >= limit:
             state.end_code, state.end_words = 1, f"gave up: --max_usd={limit:g} is spent"
-            stops = "training saves and stops, and " * (not self.rules.starts_itself)  # over ssh
-            self.event(f"the money is spent; {stops}the slice is deleted")
+            self.event("the money is spent; training is told to save, and the slice is deleted")
             if state.is_ready and state.is_expected:
                 self.act("stop")
 

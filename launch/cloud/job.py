@@ -19,12 +19,13 @@ SET_UP_SECS = 3600
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Hold a training job: commit and flags, and whether packages come from the bucket."""
+    """Hold commit, flags, whether packages come from the bucket, the config's store on gs://."""
 
     cluster: Cluster
     flags: tuple[str, ...] = ()
     commit: str = ""
     from_bucket: bool = False
+    store: str = ""
 
     def find(self, name: str) -> str:
         """Return the value of a training flag, the last one if repeated; '' without one."""
@@ -89,19 +90,19 @@ def find_digest(commit: str) -> str:
     return "-".join(_git("rev-parse", file)[1][:12] for file in files)
 
 
-def check_config(job: Job) -> None:
-    """Refuse, with the sentence of bert_jax.train, a config that it would refuse on the workers.
+def check_config(job: Job) -> Job:
+    """Return the job with its store; refuse, as bert_jax.train does, what workers would refuse.
 
     Resolved in the commit that is sent, or in the files here without one, by this Python or by
     BERT_JAX_PYTHON. Without bert_jax there, only the workers resolve it.
     """
-    path = job.find("config").partition(":")[0]
+    path, store = job.find("config").partition(":")[0], ""
     if os.path.isabs(path) and not os.path.isfile(path):
         _note(f"{path} is not on this machine, so only the workers resolve it")
     elif not job.commit:
         # In a wheel the package itself would hide other packages.
         is_clone = (ROOT / "bert_jax" / "train.py").exists()
-        _resolve(ROOT if is_clone else pathlib.Path.cwd(), path, job.flags)
+        store = _resolve(ROOT if is_clone else pathlib.Path.cwd(), path, job.flags)
     else:
         with tempfile.TemporaryDirectory() as folder:
             command = ["git", "-C", str(ROOT), "archive", job.commit]
@@ -111,14 +112,15 @@ def check_config(job: Job) -> None:
             if ran.returncode:
                 why = os.fsdecode(ran.stderr).split("\n")[0]
                 refuse(f"the commit is not unpacked in {folder} ({why}); make room, or set TMPDIR")
-            _resolve(pathlib.Path(folder), path, job.flags)
+            store = _resolve(pathlib.Path(folder), path, job.flags)
+    return dataclasses.replace(job, store=store)
 
 
 def _note(words: str) -> None:
     print(escape(f"note: {words}"), file=sys.stderr)
 
 
-def _resolve(folder: pathlib.Path, path: str, flags: Sequence[str]) -> None:
+def _resolve(folder: pathlib.Path, path: str, flags: Sequence[str]) -> str:
     named = os.environ.get("BERT_JAX_PYTHON") or sys.executable
     if (python := shutil.which(named)) is None:
         refuse(f"BERT_JAX_PYTHON={named} is no command; name a Python, or unset it")
@@ -133,20 +135,21 @@ def _resolve(folder: pathlib.Path, path: str, flags: Sequence[str]) -> None:
         if ran.returncode != 2:
             break
     if ran.returncode == 0:
-        _check_data_cache(ran.stdout)
-    elif ran.returncode == 2 and "error: " in ran.stderr:
+        return _check_data_cache(ran.stdout)
+    if ran.returncode == 2 and "error: " in ran.stderr:
         refuse(ran.stderr.rpartition("error: ")[2].split("\n")[0])
-    elif not os.path.isabs(path) and not (folder / path).is_file():
+    if not os.path.isabs(path) and not (folder / path).is_file():
         refuse(f"--config={path}: there is no such file in {ROOT}")
-    else:
-        _note(f"{python} has no bert_jax, so only the workers resolve {path}")
+    _note(f"{python} has no bert_jax, so only the workers resolve {path}")
+    return ""
 
 
-def _check_data_cache(resolved: str) -> None:
-    """Refuse a store in a bucket without a folder for its copies, as the workers would."""
+def _check_data_cache(resolved: str) -> str:
+    """Return a store in a bucket; refuse one without a folder for its copies, as workers would."""
     store = re.search(r"""\n  store: ["']?(gs://[^\n"']*)""", resolved)
     if store and "\n  data_cache: ''" in resolved:
         refuse(
             f"config.data.store is {store[1]}, which each host copies once, but config.data."
             "data_cache is empty; add --config.data.data_cache=FOLDER, such as /tmp/stores"
         )
+    return store[1] if store else ""

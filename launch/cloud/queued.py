@@ -48,7 +48,7 @@ def plan(kind: str, job: Job) -> list[Command]:
         line = f"""{_TPUS} queued-resources create {name} --node-id={name}
             --accelerator-type={cluster.slice.accelerator_type}
             --runtime-version={cluster.slice.generation.queued[2]} {place}
-            --labels=launched_by={cluster.get("LABEL")}
+            --labels={cluster.label}
             {"--spot" * (cluster.get("PROVISIONING") == "spot")}
             {cluster.flags(**names, network="NETWORK", subnetwork="SUBNETWORK")}
             {"--internal-ips" * cluster.is_internal}"""

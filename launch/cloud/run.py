@@ -35,6 +35,7 @@ _PERMANENT = re.compile(
     r"|\(Unauthorized\)|client to provide credentials|localhost:8080 was refused"
     r"|exec: executable \S+ not found|gcloud auth login|INVALID_ARGUMENT|Invalid (value|choice)"
     r"|unrecognized arguments|QUOTA_EXCEEDED|Quota (limit|')|[Qq]uota exceeded|could not be started"
+    r"|was not made here"
 )
 
 
@@ -45,6 +46,7 @@ class Command:
     words: list[str]
     given: str | None = None
     may_be_absent: bool = False
+    owner: str = ""  # the only right answer, if not ''
     secs: float = ASK_SECS
 
     def print(self) -> None:
@@ -127,6 +129,9 @@ def ask_all(commands: Sequence[Command], ask: Ask) -> Answer:
         answer = ask(command)
         if command.may_be_absent and answer.is_absent:
             answer = Answer(0, answer.out, answer.err)
+        elif not answer.code and command.owner not in ("", answer.out.strip()):
+            words = f"{command.words[4]} was not made here, as it lacks {command.owner}; delete it"
+            answer = Answer(1, "", f"{words}, or change TPU_NAME")
         if answer.code:
             break
     return answer

@@ -8,6 +8,7 @@ import math
 import os
 import pathlib
 import re
+import secrets
 import signal
 import socket
 import sys
@@ -84,8 +85,8 @@ def lock_here(folder: pathlib.Path) -> Any:
 class BucketLock:
     """Hold an object of the bucket against supervisors on other machines.
 
-    The object names host and folder. Its owner renews it; after an hour without renewal another
-    supervisor may take it over. Without an address nothing is locked.
+    The object names host, folder and the folder's own id. Its owner renews it; after an hour
+    without renewal another supervisor may take it over. Without an address nothing is locked.
     """
 
     def __init__(self, address: str, owner: str, ask: Ask, clock: Callable[[], float]) -> None:
@@ -154,7 +155,11 @@ class Supervisor:
         self.road, self.job, self.folder, self.ask = road, job, folder, ask
         self.lock = lock_here(folder)
         self.state = read_state(folder / "state.json", rules)
-        bucket, owner = job.cluster.bucket, f"{socket.gethostname()}:{folder}"
+        key = folder / "id"  # containers may share the names of host and folder
+        if not key.exists():
+            key.write_text(secrets.token_hex(8))
+        bucket = job.cluster.bucket
+        owner = f"{socket.gethostname()}:{folder} {key.read_text()}"
         address = f"{bucket}/launch/{job.cluster.name}/lock" if bucket else ""
         self.bucket_lock = BucketLock(address, owner, ask, time.time)
 

@@ -126,6 +126,8 @@ class Cloud:
         name = "".join(NAME.findall(f"{line} {command.given or ''}")[:1])
         if "/lock" in line:
             return self.answer_lock(command)
+        if "value(description)" in line:  # what a group is made of has its label
+            return Answer(0, f"launched_by={self.label}\n")
         for words, what in (REQUESTS | QUESTIONS).items():
             if words not in line:
                 continue
@@ -148,9 +150,8 @@ class Cloud:
             return Answer(1, "", self.said)
         said = self.said.get(what) if is_known else None
         if said is None:
-            return (
-                Answer(0) if tool == "kubectl" else Answer(1, "", "NOT_FOUND: matched no objects")
-            )
+            absent = Answer(1, "", "NOT_FOUND: matched no objects")
+            return Answer(0) if tool == "kubectl" else absent
         return Answer(0, said if isinstance(said, str) else json.dumps(said))
 
     def answer_lock(self, command: Command) -> Answer:
@@ -158,12 +159,8 @@ class Cloud:
         if verb == "objects":
             found = {"generation": str(self.lock_generation)}
             found["update_time"] = rfc3339(self.lock_time)
-            is_there = bool(self.lock_generation)
-            return (
-                Answer(0, json.dumps(found))
-                if is_there
-                else Answer(1, "", "gs://b/lock not found: 404.")
-            )
+            absent = Answer(1, "", "gs://b/lock not found: 404.")
+            return Answer(0, json.dumps(found)) if self.lock_generation else absent
         if verb == "cp":
             if f"--if-generation-match={self.lock_generation}" not in command.words:
                 return Answer(1, "", "HTTPError 412")
@@ -391,10 +388,8 @@ class Cloud:
         return {"slice": group, "node": machines, "workers": records}
 
     def say_gke(self) -> dict:
-        metadata = {
-            "creationTimestamp": rfc3339(self.created),
-            "labels": {"launched_by": self.label},
-        }
+        metadata = {"creationTimestamp": rfc3339(self.created)}
+        metadata["labels"] = {"launched_by": self.label}
         if self.state == "DELETING":
             metadata["deletionTimestamp"] = rfc3339(self.now)
         ready = [{"ready": int(self.node == "READY")}]
@@ -406,9 +401,7 @@ class Cloud:
             reason = "FailJobSetFailurePolicyAction" if self.ended else "ReachedMaxRestarts"
             conditions = [{"type": "Failed", "reason": reason}]
             status |= {"terminalState": "Failed", "conditions": conditions}
-            words = (
-                f"Container train for pod a/b failed with exit code {self.ended} matching FailJob"
-            )
+            words = f"Container train for pod a/b failed with exit code {self.ended} matching"
             job = {"status": {"conditions": [{"type": "Failed", "message": words}]}}
             jobs = {"items": [job]}
         return {"slice": {"metadata": metadata, "status": status}, "node": jobs}

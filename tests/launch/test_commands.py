@@ -58,13 +58,10 @@ def test_the_end_of_a_workers_log_opens_with_its_name(call, cluster, tmp_path):
 
 
 def test_a_log_ends_quietly_with_its_reader(cluster, tmp_path):
-    write_command(
-        tmp_path / "bin" / "gcloud", '[[ "$1 $2" != "auth list" ]] || exec echo me', "yes a line"
-    )
+    write_command(tmp_path / "gcloud", '[[ "$1 $2" != "auth list" ]] || exec echo me', "yes a line")
     pipe = f"bash {LAUNCH / 'logs.sh'} {cluster()} | head -n 1"
-    ran = scripts.call(
-        ["bash", "-c", pipe], env={**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    )
+    around = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    ran = scripts.call(["bash", "-c", pipe], env=around)
     assert (ran.stdout, ran.stderr) == ("a line\n", "")
 
 
@@ -181,6 +178,7 @@ def config(clone, tmp_path, monkeypatch):
         'end() { echo "error: $1" >&2; exit 2; }',
         '[[ "$*" != *store=/mnt* || "$*" == *"store= --print_config" ]] || end "no store"',
         '[[ $(<configs/base.py) == right ]] || end "not a field of the config: a"',
+        "printf '\\ndata:\\n  store: gs://b/s\\n'",
     )
     monkeypatch.setenv("BERT_JAX_PYTHON", str(python))
     return config
@@ -200,6 +198,10 @@ def test_a_mistake_in_a_config_is_refused_as_by_train(refused, call, cluster, cl
     config.unlink()
     commit(clone)
     assert "--config=configs/base.py: there is no such file" in refused(*words)
+
+
+def test_a_store_that_a_config_names_is_checked(call, cluster, config):
+    assert "ls gs://b/s/manifest.json" in call("check", "--dry-run", cluster(), TRAIN[0])[1]
 
 
 def test_a_commit_that_cannot_be_unpacked_here_is_refused(refused, cluster, tmp_path, monkeypatch):

@@ -144,9 +144,8 @@ def test_a_lock_or_an_image_that_is_not_there_is_absent(tmp_path, monkeypatch, l
     api, absent = TpuApi(workers=0), (404, {"error": {"code": 404, "message": "no"}})
     is_there = lambda path: path.endswith("/images?alt=json")  # noqa: E731
     repository = (200, {"format": "DOCKER"})
-    monkeypatch.setattr(
-        api, "answer", lambda verb, path, _: repository if is_there(path) else absent
-    )
+    said = lambda verb, path, _: repository if is_there(path) else absent  # noqa: E731
+    monkeypatch.setattr(api, "answer", said)
     with serving(api) as address:
         there = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{address}/storage/v1/"}
         there["CLOUDSDK_API_ENDPOINT_OVERRIDES_ARTIFACTREGISTRY"] = f"{address}/"
@@ -163,12 +162,8 @@ def test_compute_engine_tells_its_newest_error_and_a_missing_right(cluster, tmp_
     job = Job(Cluster(pathlib.Path(option.partition("=")[2]), {}), commit="a")
     errors = [{"timestamp": f"2026-11-0{day}", "error": {"code": f"E{day}"}} for day in (1, 3, 2)]
     refused = {"error": {"code": 403, "message": "Required 'compute.b.create' permission for 'a'"}}
-    api = TpuApi(workers=0)
-    monkeypatch.setattr(
-        api,
-        "answer",
-        lambda verb, *_: (200, {"items": errors}) if verb == "GET" else (403, refused),
-    )
+    api, answers = TpuApi(workers=0), {"GET": (200, {"items": errors})}
+    monkeypatch.setattr(api, "answer", lambda verb, *_: answers.get(verb, (403, refused)))
     policy = next(c for c in compute_engine.plan("create", job) if "workload-policy" in c.words)
     with serving(api) as address:
         there = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{address}/compute/v1/"}

@@ -20,6 +20,7 @@ from tests.launch.scripts import LAUNCH, call, write_command
 PROCESSES, LIMIT_SECS = 3, 900
 RESTARTED = (1, 86, 129, 130, 134, 137, 143)
 CODES = [(code, code in RESTARTED) for code in (*exit_codes.FINAL, *RESTARTED)]
+NO_COMMAND = [(126, False), (127, False)]
 SLURM = ROOT / "tests" / "launch" / "slurm.py"
 CONFIG = ROOT / "tests" / "faults" / "one_phase.py"
 
@@ -101,18 +102,12 @@ def test_slurm_requeues_no_job_whose_starts_it_cannot_count(folder, job):
     assert ran.stderr.splitlines()[-1].startswith("error: ") and "slurm-7.tries" in ran.stderr
 
 
-@pytest.mark.parametrize(
-    ("around", "word"),
-    [
-        ({"SLURM_JOB_ID": ""}, "SLURM_JOB_ID"),
-        ({"SLURM_JOB_ID": "7;id"}, "7;id"),
-        ({"PYTHON": "no/python"}, "no/python"),
-    ],
-)
-def test_slurm_refuses_what_it_cannot_run(folder, job, around, word):
-    ran = job(0, **around)
+@pytest.mark.parametrize("around", ["SLURM_JOB_ID=", "SLURM_JOB_ID=7;id", "PYTHON=no/python"])
+def test_slurm_refuses_what_it_cannot_run(folder, job, around):
+    name, _, value = around.partition("=")
+    ran = job(0, **{name: value})
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
-    assert word in ran.stderr and calls(folder, "srun") == []
+    assert f"{name} is '{value}'" in ran.stderr and calls(folder, "srun") == []
 
 
 def hosts(folder, *words, **around):
@@ -121,7 +116,7 @@ def hosts(folder, *words, **around):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("code", "is_restarted"), CODES)
+@pytest.mark.parametrize(("code", "is_restarted"), [*CODES, *NO_COMMAND])
 def test_hosts_restarts_after_the_codes_that_may_succeed(folder, code, is_restarted):
     """Host a ends with the code and then with 0; host b with what another's death leaves."""
     (folder / "codes").write_text(f"ended {code} -\nended 0 -\n")
@@ -158,27 +153,35 @@ def test_hosts_gives_up_after_five_starts_without_a_newer_checkpoint(folder):
     assert "newest checkpoint 20, 5 starts in a row" in ran.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("codes", "starts"), [((1, 1), 2), ((255, 2, 124, 255, 0), 5)])
+def test_hosts_starts_again_what_the_network_cut_off_alone(folder, codes, starts):
+    (folder / "codes").write_text("".join(f"{code}\n" for code in codes))
+    given = ["read -r line", f'echo "$line" >>"{folder}/calls/lines"', 'case "$line" in']
+    given += ["*newest_step*) echo 0 ;;", "*--status*) echo 'ended 0 -' ;;", "*--process_id*)"]
+    ends = ["code=$(head -n 1 codes)", "sed -i 1d codes", 'exit "$code" ;;', "esac"]
+    write_answers(folder, ssh=[*given, *ends])
+    ran = hosts(folder, "a", "x", "--workdir=w")
+    begun = [line for line in calls(folder, "lines") if "--process_id" in line]
+    assert (ran.returncode, len(begun)) == (0 if codes[-1] == 0 else 2, starts)
+
+
 @pytest.mark.parametrize(
     "words",
     [
         *(["a;b", "x"], ["-oProxyCommand=id", "x"], ["a,,b", "x"], ["a\nb", "x"], ["", "x"]),
         *(["a,me@a", "x"], ["a", ""], ["a", "--workdir=w"], ["--stop", "a"]),
         *(["a", "x"], ["a", "x", "--workdir=w", "--process_id=1"]),
+        ["a", "x", "--workdir=w"],  # nowhere to keep the answers
     ],
 )
 def test_hosts_refuses_bad_names_in_one_sentence(folder, words):
     write_answers(folder, ssh=[])
-    ran = hosts(folder, *words)
+    around = {"TMPDIR": str(folder / "absent")} if words[2:] == ["--workdir=w"] else {}
+    ran = hosts(folder, *words, **around)
     assert (ran.returncode, ran.stdout, ran.stderr[:7]) == (2, "", "error: ")
     assert ran.stderr.count("\n") == 1 and calls(folder, "ssh") == []
-
-
-def test_hosts_refuses_where_it_cannot_keep_the_answers(folder):
-    write_answers(folder, ssh=[])
-    ran = hosts(folder, "a", "x", "--workdir=w", TMPDIR=str(folder / "absent"))
-    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
-    assert ran.stderr.startswith("error: ") and "TMPDIR" in ran.stderr
-    assert calls(folder, "ssh") == []
+    assert all(name in ran.stderr for name in around)
 
 
 def write_ssh(folder):

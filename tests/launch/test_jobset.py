@@ -112,12 +112,8 @@ def test_final_codes_end_it_preemptions_cost_no_restart_and_others_do(make):
     manifest = make()
     policy = manifest["spec"]["failurePolicy"]
     for message, action in MESSAGES.items():
-        found = [
-            rule["action"]
-            for rule in policy["rules"]
-            if any(re.search(pattern, message) for pattern in rule["onJobFailureMessagePatterns"])
-        ]
-        assert found == action
+        is_match = lambda rule, m=message: re.search(rule["onJobFailureMessagePatterns"][0], m)  # noqa: E731
+        assert [rule["action"] for rule in policy["rules"] if is_match(rule)] == action
     job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
     codes, disruption = job["podFailurePolicy"]["rules"]
     assert codes["onExitCodes"]["values"] == sorted(set(exit_codes.FINAL) - {exit_codes.DONE})

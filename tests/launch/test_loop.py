@@ -63,9 +63,8 @@ def test_a_run_from_creation_to_deletion(pod, cloud, tmp_path, road):
 
 
 def test_a_bucket_that_takes_no_lock_says_why(pod, cloud, monkeypatch):
-    monkeypatch.setattr(
-        cloud, "answer_lock", lambda command: Answer(1, "", "NOT_FOUND: HTTPError 403")
-    )
+    denied = Answer(1, "", "NOT_FOUND: HTTPError 403")
+    monkeypatch.setattr(cloud, "answer_lock", lambda command: denied)
     code, out, _ = pod("queued")
     assert (code, "could not be written (NOT_FOUND: HTTPError 403)" in out) == (2, True)
 
@@ -156,6 +155,17 @@ def test_a_disk_that_keeps_no_state_is_one_sentence(pod, monkeypatch, tmp_path):
     assert code == 2 and "names a user who is not known here" in error
 
 
+def test_two_folders_of_one_name_are_two_owners(cluster, tmp_path):
+    here, owners = Cluster(pathlib.Path(cluster().partition("=")[2]), {}), []
+    for _ in range(2):  # as in two containers, and after a restart
+        for _ in range(2):
+            supervisor = watch.Supervisor(None, Job(here), Rules("/mnt/a"), tmp_path / "a", None)
+            supervisor.lock.close()
+            owners.append(supervisor.bucket_lock.owner)
+        (tmp_path / "a").rename(tmp_path / f"b{len(owners)}")
+    assert owners[0] == owners[1] != owners[2] == owners[3]
+
+
 def test_each_collection_of_stacks_is_kept(cluster, tmp_path):
     here = Cluster(pathlib.Path(cluster().partition("=")[2]), {})
     road = SimpleNamespace(plan=lambda kind, job: [])
@@ -209,14 +219,8 @@ def test_a_state_goes_on_for_its_run_and_leaves_the_money_of_another(tmp_path):
     rules = Rules("gs://b/a", usd_per_hour=1.0)
     path = tmp_path / "state.json"
     known = {"tries": 3, "spent_secs": 7200.0, "created": 5.0, "has_trained": True}
-    row = {
-        "not_ready_since": 1.0,
-        "unanswered_since": 1.0,
-        "missing": 2,
-        "partial": 1,
-        "unreached": 4,
-    }
-    watch.write_state(path, State(rules, **known, **row, is_expected=True))
+    row = {"unanswered_since": 1.0, "missing": 2, "partial": 1, "unreached": 4}
+    watch.write_state(path, State(rules, **known, **row, not_ready_since=1.0, is_expected=True))
     assert watch.read_state(path, rules) == State(rules, **known)
     other = Rules("gs://b/other", usd_per_hour=1.0)
     assert watch.read_state(path, other) == State(other, created=5.0)

@@ -151,9 +151,14 @@ def test_a_python_that_outlives_its_runner_still_runs_and_can_be_stopped(worker)
     assert not is_alive(python)
 
 
-def test_stop_lets_the_training_save(worker):
+@pytest.mark.parametrize("is_shutdown", [False, True])
+def test_stop_and_the_shutdown_of_a_machine_let_the_training_save(worker, is_shutdown):
     worker.start("trap 'echo saved; exit 143' TERM", "echo ready", "while sleep 0.05; do :; done")
-    assert worker.stop() == "w-1: training has stopped, exit code 143"
+    (worker.folder / "launch").symlink_to(LAUNCH)
+    around = worker.environment | {"HOME_DIR": str(worker.folder.parent)}
+    shutdown = ["bash", str(LAUNCH / "worker" / "on_shutdown.sh")]
+    said = call(shutdown, env=around).stdout.rstrip() if is_shutdown else worker.stop()
+    assert said == "w-1: training has stopped, exit code 143"
     assert worker.status() == "ended 143 -"
     assert "\nsaved\n" in worker.log.read_text()
 

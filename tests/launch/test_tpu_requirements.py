@@ -13,11 +13,8 @@ from tests.launch.scripts import LAUNCH, call, git
 pytestmark = pytest.mark.slow
 
 # Target of the Dockerfile: its packages, and what they have for its devices alone.
-TARGETS = {
-    "cpu": ("cpu.txt", None),
-    "cuda": ("gpu.txt", "jax-cuda13-plugin"),
-    "tpu": ("tpu.txt", "libtpu"),
-}
+TARGETS = {"cpu": ("cpu.txt", None), "cuda": ("gpu.txt", "jax-cuda13-plugin")}
+TARGETS["tpu"] = ("tpu.txt", "libtpu")
 ENTRY = ["python", "-m", "bert_jax"]
 FOLDER = LAUNCH.parent / "requirements"
 ON_A_WORKER = {

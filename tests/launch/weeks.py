@@ -46,17 +46,6 @@ def make_job(folder: pathlib.Path, road: str, **settings: str) -> Job:
     return Job(Cluster(folder / "cluster.env", {}), flags, "a" * 40)
 
 
-@contextlib.contextmanager
-def quiet_folder(cloud: Cloud, decides: Callable):
-    """Yield a folder for states; the supervisor takes the cloud's clock and prints nothing."""
-    with contextlib.ExitStack() as end:
-        end.enter_context(contextlib.redirect_stdout(io.StringIO()))
-        end.enter_context(mock.patch.object(watch, "time", cloud.clock(lambda secs: None)))
-        end.enter_context(mock.patch.object(module, "decide", decides))
-        end.enter_context(mock.patch.object(watch, "write_state"))
-        yield pathlib.Path(end.enter_context(tempfile.TemporaryDirectory()))
-
-
 def live(seed: int, road: str, decides: Callable = decide) -> Week:
     """Run a supervisor through a week, the last part of which grants everything."""
     cloud = Cloud(seed, road)
@@ -65,7 +54,12 @@ def live(seed: int, road: str, decides: Callable = decide) -> Week:
         "gs://b/a", starts_itself=road != "queued", is_deleted_at_end=True,
         usd_per_hour=USD_PER_HOUR, max_usd=limit,
     )  # fmt: skip
-    with quiet_folder(cloud, decides) as folder:
+    with contextlib.ExitStack() as end:  # on the cloud's clock, printing nothing
+        end.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        end.enter_context(mock.patch.object(watch, "time", cloud.clock(lambda secs: None)))
+        end.enter_context(mock.patch.object(module, "decide", decides))
+        end.enter_context(mock.patch.object(watch, "write_state"))
+        folder = pathlib.Path(end.enter_context(tempfile.TemporaryDirectory()))
         return live_in(folder, cloud, rules)
 
 
