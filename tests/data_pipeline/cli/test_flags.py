@@ -75,9 +75,17 @@ def test_values_are_read(arguments, values):
     assert {name: getattr(flags, name) for name in values} == values
 
 
-def test_the_home_folder_is_filled_in_where_a_place_begins(monkeypatch):
+def test_the_home_folder_and_a_file_address_are_filled_in_where_a_place_begins(monkeypatch):
     monkeypatch.setenv("HOME", "/me")
-    for text, place in (("~/a", "/me/a"), ("hf:~/a,~/b", "hf:/me/a,/me/b"), ("a~/b", "a~/b")):
+    places = {
+        "~/a": "/me/a",
+        "hf:~/a,~/b": "hf:/me/a,/me/b",
+        "a~/b": "a~/b",
+        "file:///a,hf:file://localhost/b": "/a,hf:/b",
+        "file://a": "file://a",
+        "a/file:///b": "a/file:///b",
+    }
+    for text, place in places.items():
         assert COMMAND.read([f"--checkpoint={text}"]).checkpoint == place
     monkeypatch.setattr("os.path.expanduser", lambda path: path)  # no HOME, an unknown user
     with pytest.raises(ValueError, match="'hf:~/a'; the home folder is not known here"):
