@@ -150,7 +150,15 @@ def decode_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
     file whose lines end in carriage returns alone are refused.
     """
     with small_files.open_regular(path) as stored:
-        for number, line in _number_lines(path, decode_blocks(str(path), stored)):
+        lines = _cut_lines(path, decode_blocks(str(path), stored))
+        for number, line in enumerate(lines, 1):
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+                if b"\r" in line[:-1] and not line.endswith(b"\n"):
+                    raise Refused(
+                        f"{path} has lines that end in carriage returns alone, as old Macs wrote "
+                        "them; convert them: tr '\\r' '\\n' < FILE > NEW"
+                    )
             try:
                 yield number, line.decode("utf-8")
             except UnicodeDecodeError as error:
@@ -161,27 +169,18 @@ def decode_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
                 ) from error
 
 
-def _number_lines(path: pathlib.Path, blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Cut blocks at their line feeds, which the lines keep."""
-    done, rest = 0, b""
+def _cut_lines(path: pathlib.Path, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    rest = b""
     for block in blocks:
-        if not done and not rest:
-            block = block.removeprefix(codecs.BOM_UTF8)
-            if b"\r" in block[:-1] and b"\n" not in block:
-                raise Refused(
-                    f"{path} has lines that end in carriage returns alone, as old Macs wrote them; "
-                    "convert them: tr '\\r' '\\n' < FILE > NEW"
-                )
         *lines, rest = (rest + block).split(b"\n")
-        yield from ((done + i, line + b"\n") for i, line in enumerate(lines, 1))
-        done += len(lines)
+        yield from (line + b"\n" for line in lines)
         if len(rest) > MAX_BYTES:
             raise Refused(
-                f"{path} row {done + 1} is longer than {MAX_BYTES:,} bytes; is it the file that "
-                "is meant, and is it text?"
+                f"{path} has a row of more than {MAX_BYTES:,} bytes, which begins "
+                f"{rest[:_SHOWN_CHARACTERS]!r}; is it the file that is meant, and is it text?"
             )
     if rest:
-        yield done + 1, rest
+        yield rest
 
 
 def check_not_header(path: pathlib.Path, number: int, row: Mapping[str, object]) -> None:

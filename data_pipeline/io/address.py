@@ -31,15 +31,13 @@ def open_filesystem(address: str) -> tuple[Any, str]:
     """Return fsspec's file system of an address, which has no types, and the path within it.
 
     Raises:
-      Refused: it names no bucket or a password, fsspec does not know the protocol, or its driver is
-        missing.
+      Refused: it has no bucket, a password, a protocol unknown to fsspec, or one without a driver.
     """
     protocol, _, path = address.partition("://")
     if re.search("://[^/]*:[^/]*@", address):
         raise Refused(
-            f"an address with {protocol}:// has a password in it, which manifests and logs would "
-            "show; leave it out and put it into fsspec's own settings, in ~/.config/fsspec, or "
-            "download the file first"
+            f"an address with {protocol}:// has a password in it, which manifests would show; give "
+            "it in fsspec's own settings, in ~/.config/fsspec, or download the file first"
         )
     if not path:  # stripped of its slashes, gs:// would be a local folder
         raise Refused(f"{protocol.rstrip(':')}:// names no bucket; give one: gs://BUCKET/PATH")
