@@ -321,7 +321,10 @@ def _get_text(field: "dataclasses.Field[Any]", given: Mapping[str, Any]) -> Any:
         return texts
     if len(two := list(dict.fromkeys(texts))[:2]) > 1:
         first, other = map(shorten, two)
-        raise Refused(f"{_write_name(field)} is given twice, {first!r} and {other!r}; give one")
+        raise Refused(
+            f"{_write_name(field)} is given twice, {first!r} and {other!r}; give one value, or a "
+            "list with commas where --help has one"
+        )
     return texts[0]
 
 
