@@ -59,7 +59,7 @@ from bert_jax.trainer import setup
 from bert_jax.trainer.feed import StoreFeed
 from bert_jax.trainer.summary import list_model_rows
 from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.atomic import check_file_path, write_json
+from data_pipeline.io.atomic import check_file_paths, write_json
 
 BATCHES = 4  # taken in turn
 
@@ -67,8 +67,7 @@ BATCHES = 4  # taken in turn
 def _main(log: LibraryLog, flags: BenchmarkFlags) -> int:
     with cli.preparing():
         logging.set_verbosity(logging.ERROR)
-        if flags.json_out:
-            check_file_path(pathlib.Path(flags.json_out), "--json_out")
+        check_file_paths(json_out=flags.json_out)
         config = flags.config.load()
         log.hold()
         screen = Screen(is_writer=True)

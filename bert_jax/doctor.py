@@ -72,7 +72,7 @@ from bert_jax.train_step import objectives
 from bert_jax.trainer import run, setup
 from data_pipeline.cli.main import describe_os_error
 from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.atomic import check_file_path, write_json
+from data_pipeline.io.atomic import check_file_paths, write_json
 
 Check = Callable[[], CheckResult]
 _MAX_WAIT_SECS = 1800.0  # limit for the slowest worker to end a part
@@ -81,8 +81,7 @@ _MAX_WAIT_SECS = 1800.0  # limit for the slowest worker to end a part
 def _main(log: LibraryLog, flags: DoctorFlags) -> int:
     with cli.preparing():
         logging.set_verbosity(logging.ERROR)
-        if flags.json_out:
-            check_file_path(pathlib.Path(flags.json_out), "--json_out")
+        check_file_paths(json_out=flags.json_out)
         config = flags.config.load(_BASE)
         if not flags.process.multihost:
             _refuse_alone(config)

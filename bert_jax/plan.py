@@ -166,7 +166,7 @@ from bert_jax.train_step.schedule import render_rates_as_text
 from bert_jax.trainer import heldout, setup
 from data_pipeline.cli.main import find_python
 from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.atomic import check_file_path, write_json
+from data_pipeline.io.atomic import check_file_paths, write_json
 
 CURVE_WIDTH, CURVE_HEIGHT = 60, 4  # characters of the learning-rate plot
 
@@ -174,9 +174,8 @@ CURVE_WIDTH, CURVE_HEIGHT = 60, 4  # characters of the learning-rate plot
 def _main(log: LibraryLog, flags: PlanFlags) -> int:
     with cli.preparing():
         logging.set_verbosity(logging.ERROR)
-        for name in ("json_out", "config_out", "hlo_out", "plot_out"):
-            if place := getattr(flags, name):
-                check_file_path(pathlib.Path(place), f"--{name}")
+        outputs = ("json_out", "config_out", "hlo_out", "plot_out")
+        check_file_paths(**{name: getattr(flags, name) for name in outputs})
         if (config := flags.config.load()).budget:
             return _choose(flags, config, log)
         if flags.config_out:

@@ -48,7 +48,7 @@ from bert_jax.runtime.exit_codes import DONE
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.address import is_address
-from data_pipeline.io.atomic import check_file_path, write_file
+from data_pipeline.io.atomic import check_file_paths, write_file
 
 _TOP_GUESSES = 3
 
@@ -58,8 +58,7 @@ def _main(log: LibraryLog, flags: ReportFlags) -> int:
         if buckets := [run for run in flags.runs if is_address(run)]:
             raise Refused(f"{buckets[0]} is in a bucket; copy its small files to this machine")
         output = pathlib.Path(flags.output) if flags.output else None
-        if output is not None:
-            check_file_path(output, "--output")
+        check_file_paths(output=flags.output)
         runs = [read_run(pathlib.Path(run)) for run in flags.runs]
         usd_per_chip_hour = {
             chip: price.usd_on_demand for chip, price in read_prices().by_chip.items()

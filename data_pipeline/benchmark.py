@@ -19,7 +19,7 @@ from data_pipeline.cli.main import run_main
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console, make_table
 from data_pipeline.cli.worker_pool import count_cores
-from data_pipeline.io.atomic import check_file_path, write_json
+from data_pipeline.io.atomic import check_file_paths, write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.sampling.batches import train_batches
 from data_pipeline.sampling.rows import gather_text, make_rows, mask_text, pack_rows
@@ -143,8 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure_and_print(_: LibraryLog, flags: StoreBenchmarkFlags) -> None:
-    if flags.json_out:
-        check_file_path(pathlib.Path(flags.json_out), "--json_out")
+    check_file_paths(json_out=flags.json_out)
     measurement = measure(flags)
     print_measurement(measurement, make_console(highlight=False))
     if flags.json_out:

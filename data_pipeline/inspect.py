@@ -13,7 +13,7 @@ import rich.console
 from data_pipeline.cli.flags import Command, flag
 from data_pipeline.cli.main import run_main
 from data_pipeline.cli.terminal import make_console
-from data_pipeline.io.atomic import check_file_path, write_file
+from data_pipeline.io.atomic import check_file_paths, write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.report.findings import find_in_store
 from data_pipeline.report.health import Health, measure
@@ -59,9 +59,7 @@ def inspect(flags: InspectFlags, console: rich.console.Console) -> None:
     Raises:
       Refused, OSError: a flag, the store, or a file that cannot be written.
     """
-    for name, path in (("--html", flags.html), ("--json_out", flags.json_out)):
-        if path:
-            check_file_path(pathlib.Path(path), name)
+    check_file_paths(html=flags.html, json_out=flags.json_out)
     if flags.verify:
         _verify(pathlib.Path(flags.store), console)
     store = open_store(flags.store)

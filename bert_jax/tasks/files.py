@@ -2,7 +2,8 @@
 
 A file's format follows from its extension. In a tsv, as GLUE publishes it, a quotation mark is an
 ordinary character (many rows have only half of a pair), there may be a byte order mark or no
-header, and only a line feed ends a row: other line breaks of Unicode occur within sentences.
+header, and only a line feed ends a row: other line breaks of Unicode occur within sentences. The
+first line of a csv shows what separates its columns: commas, else semicolons, tabs or bars.
 """
 
 import codecs
@@ -23,19 +24,19 @@ from data_pipeline.io import small_files
 from data_pipeline.io.address import expand_home
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import MAX_BYTES, DamagedFile, list_names
-from data_pipeline.read.lines import check_is_text, read_head
+from data_pipeline.read.lines import decode_blocks
 from data_pipeline.read.parquet import check_packing, explain_damage
 from data_pipeline.read.records import read_fields
 
 TRAIN, DEV, TEST = "train", "dev", "test"
 TSV, CSV, JSON_LINES, PARQUET = ".tsv", ".csv", (".jsonl", ".json", ".ndjson"), ".parquet"
 SUFFIXES = (TSV, CSV, *JSON_LINES, PARQUET)
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 HOW_TO_FIX = (
     "name them with config.data.text_column, config.data.second_text_column and "
     "config.data.label_column"
 )
 _JSON_FORM = "each line is one row's JSON object: jq -c '.[]' FILE writes the rows of a list so"
-_BOM = b"\xef\xbb\xbf"
 _SHOWN_CHARACTERS = 60
 _SHOWN_ROWS = 3
 _QUOTED = re.compile(r'"(?:[^"]*+"")++[^"]*+"')  # a quotation mark in it is doubled
@@ -131,7 +132,10 @@ def check_columns(
 def split_rows(path: pathlib.Path, suffix: str = TSV) -> Iterator[tuple[int, list[str]]]:
     """Yield the fields of each row of a tsv or csv that is not blank, and the row's first line."""
     if suffix == CSV:
-        yield from read_fields(str(path), (line for _, line in decode_lines(path)))
+        lines = (line for _, line in decode_lines(path))
+        first = next(lines, "")
+        mark = next((mark for mark in ",;\t|" if mark in first), ",")
+        yield from read_fields(str(path), itertools.chain([first], lines), mark)
         return
     for number, line in decode_lines(path):
         text = line.removesuffix("\n").removesuffix("\r")
@@ -140,39 +144,43 @@ def split_rows(path: pathlib.Path, suffix: str = TSV) -> Iterator[tuple[int, lis
 
 
 def decode_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a UTF-8 file with their numbers and line ends; drop a byte order mark.
+    """Yield the lines of a file with their numbers and line feeds; drop a byte order mark.
 
-    An archive, a compressed file and one whose lines end in carriage returns alone are refused.
+    The file is UTF-8, or UTF-16 by its mark, plain or compressed. An archive, binary data and a
+    file whose lines end in carriage returns alone are refused.
     """
-    with small_files.open_regular(path) as file:
-        head = read_head(str(path))
-        if head.is_compressed:
-            raise Refused(f"{path} is a compressed file, which is not read here; unpack it")
-        if b"\r" in head.data[:-1] and b"\n" not in head.data:
-            raise Refused(
-                f"{path} has lines that end in carriage returns alone, as old Macs wrote them; "
-                "convert them: tr '\\r' '\\n' < FILE > NEW"
-            )
-        for number, line in enumerate(iter(lambda: file.readline(MAX_BYTES + 1), b""), 1):
-            if len(line) > MAX_BYTES:
-                raise Refused(
-                    f"{path} row {number} is longer than {MAX_BYTES:,} bytes; is it the file that "
-                    "is meant, and is it text?"
-                )
+    with small_files.open_regular(path) as stored:
+        lines = _cut_lines(path, decode_blocks(str(path), stored))
+        for number, line in enumerate(lines, 1):
             if number == 1:
-                line = line.removeprefix(_BOM)
+                line = line.removeprefix(codecs.BOM_UTF8)
+                if b"\r" in line[:-1] and not line.endswith(b"\n"):
+                    raise Refused(
+                        f"{path} has lines that end in carriage returns alone, as old Macs wrote "
+                        "them; convert them: tr '\\r' '\\n' < FILE > NEW"
+                    )
             try:
                 yield number, line.decode("utf-8")
             except UnicodeDecodeError as error:
-                check_is_text(str(path), head.data, 0)
-                # A byte order mark gives UTF-16 away; other encodings cannot be told from a line.
-                has_mark = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
                 raise Refused(
                     f"{path} row {number} is not UTF-8: byte 0x{line[error.start]:02x} at its byte "
                     f"{error.start + 1}; convert the file from the encoding that it was written in "
-                    f"(iconv -f {'UTF-16' if has_mark else 'ENCODING'} -t UTF-8), or download it "
-                    "again"
+                    "(iconv -f ENCODING -t UTF-8), or download it again"
                 ) from error
+
+
+def _cut_lines(path: pathlib.Path, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for block in blocks:
+        *lines, rest = (rest + block).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+        if len(rest) > MAX_BYTES:
+            raise Refused(
+                f"{path} has a row of more than {MAX_BYTES:,} bytes, which begins "
+                f"{rest[:_SHOWN_CHARACTERS]!r}; is it the file that is meant, and is it text?"
+            )
+    if rest:
+        yield rest
 
 
 def check_not_header(path: pathlib.Path, number: int, row: Mapping[str, object]) -> None:
@@ -186,7 +194,7 @@ def check_not_header(path: pathlib.Path, number: int, row: Mapping[str, object])
 
 def refuse_quoted(columns: Columns) -> None:
     """Refuse a text of a tsv that has doubled quotation marks between two, as csv writes it."""
-    if columns.path.suffix != TSV:
+    if find_suffix(columns.path) != TSV:
         return
     for name, texts in columns.values.items():
         for index, text in enumerate(texts):
@@ -216,7 +224,7 @@ def read_rows(
     Raises:
       Refused: an unknown format, a missing column, a row that cannot be read.
     """
-    suffix = suffix or path.suffix
+    suffix = suffix or find_suffix(path)
     if suffix in (TSV, CSV):
         rows = _delimited_rows(path, wanted, how_to_fix, suffix, headers, skipped)
     elif suffix in JSON_LINES:
@@ -236,13 +244,19 @@ def read_rows(
 
 def read_column_names(path: pathlib.Path) -> list[str]:
     """Return the names of a table's columns; none of JSON lines whose first line is no object."""
-    if path.suffix == PARQUET:
+    suffix = find_suffix(path)
+    if suffix == PARQUET:
         with explain_damage(str(path)), small_files.open_regular(path) as stored:
             return list(pq.read_schema(stored).names)
-    if path.suffix in JSON_LINES:
+    if suffix in JSON_LINES:
         _, line = next(decode_lines(path), (1, ""))
         return list(small_files.parse_json(line.encode(), path)) if line.startswith("{") else []
-    return next(split_rows(path, path.suffix), (0, []))[1]
+    return next(split_rows(path, suffix), (0, []))[1]
+
+
+def find_suffix(path: pathlib.Path) -> str:
+    """Return the extension of a table, the one before .gz, .bz2, .xz or .zst."""
+    return (path.with_suffix("") if path.suffix in _COMPRESSED else path).suffix
 
 
 def _is_missing(value: Any) -> bool:

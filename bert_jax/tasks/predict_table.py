@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from bert_jax.tasks import multiple_choice, table_pieces
 from bert_jax.tasks.encode import EncodedTexts, encode_texts, join_windows
-from bert_jax.tasks.files import SUFFIXES, TSV, describe_missing, read_column_names
+from bert_jax.tasks.files import SUFFIXES, TSV, describe_missing, find_suffix, read_column_names
 from bert_jax.tasks.glue.specs import DIAGNOSTIC, STSB_MAX, STSB_MIN, TASKS
 from bert_jax.tasks.multiple_choice import CHOICES, CODAH_COLUMNS, SWAG_COLUMNS
 from bert_jax.tasks.predicting import (
@@ -45,7 +45,7 @@ def choose_columns(
     options = request.layer.options
     if request.layer.kind == CHOOSE:
         # A third-party model does not record its task; the file's extension decides.
-        if options.task == "codah" or (not options.task and request.path.suffix == TSV):
+        if options.task == "codah" or (not options.task and find_suffix(request.path) == TSV):
             # The prompt and its endings; a test set may have no answers.
             return CODAH_COLUMNS[1:-1], (CODAH_COLUMNS, CODAH_COLUMNS[:-1])
         return SWAG_COLUMNS, ()

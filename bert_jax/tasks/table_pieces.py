@@ -22,6 +22,7 @@ from bert_jax.tasks.files import (
     Columns,
     check_not_header,
     collect_columns,
+    find_suffix,
     read_column_names,
     read_parquet_batches,
     read_rows,
@@ -99,7 +100,7 @@ def open_table(
     if not rows:
         raise Refused(f"{path} has no rows; copy or download it again")
     # The output could not tell two columns of the same name apart.
-    header = [] if path.suffix in JSON_LINES else read_column_names(path)
+    header = [] if find_suffix(path) in JSON_LINES else read_column_names(path)
     twice = [name for name in header if header.count(name) > 1]
     if twice and set(wanted) <= set(header):  # otherwise the first row has no names
         raise Refused(
@@ -111,7 +112,7 @@ def open_table(
 
 def read_pieces(table: OpenedTable) -> Iterator[TablePiece]:
     """Yield the rows in their order, at most PIECE_ROWS at a time."""
-    pieces = _parquet_pieces if table.path.suffix == PARQUET else _text_pieces
+    pieces = _parquet_pieces if find_suffix(table.path) == PARQUET else _text_pieces
     for piece in pieces(table):
         if table.refuses_quotes:
             refuse_quoted(piece.columns)
@@ -121,7 +122,7 @@ def read_pieces(table: OpenedTable) -> Iterator[TablePiece]:
 def _text_pieces(table: OpenedTable) -> Iterator[TablePiece]:
     def measure(row: tuple[int, Mapping[str, Any]]) -> tuple[int, int]:
         number, record = row
-        if table.path.suffix not in JSON_LINES and len(record) > _MAX_COLUMNS:
+        if find_suffix(table.path) not in JSON_LINES and len(record) > _MAX_COLUMNS:
             raise Refused(
                 f"{table.path} row {number} has more than {_MAX_COLUMNS:,} columns; is it a table?"
             )

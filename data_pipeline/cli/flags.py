@@ -92,7 +92,7 @@ class Command(Generic[Values]):
         """Read and check the flags.
 
         Raises:
-          Refused: an unknown or a missing flag, a value of another type or outside its range.
+          Refused: a flag is unknown, missing or given twice, or a value not of its type or range.
         """
         fields = {_write_name(field): field for _, field in _list_flags(self.flags)}
         rest, parts = list(arguments), {}
@@ -148,7 +148,7 @@ class Command(Generic[Values]):
         """Return a dataclass of flags with its values, each of the field's type."""
         values = {}
         for field in dataclasses.fields(kind):
-            form, text = _get_form(field), given.get(field.name)
+            form, text = _get_form(field), _get_text(field, given)
             if form.with_parts is not None:
                 values[field.name] = form.with_parts.make(text or "", parts[field.name])
             elif dataclasses.is_dataclass(field.type):
@@ -311,8 +311,21 @@ def _add(group: Any, field: "dataclasses.Field[Any]") -> None:
     if form.is_positional:
         group.add_argument(field.name, nargs="*" if kind is tuple else "?", **about)
     else:
-        action = "append" if kind is tuple else "store"
-        group.add_argument(_write_name(field), dest=field.name, action=action, **about)
+        group.add_argument(_write_name(field), dest=field.name, action="append", **about)
+
+
+def _get_text(field: "dataclasses.Field[Any]", given: Mapping[str, Any]) -> Any:
+    """Return the text of a flag, of a repeatable one all texts; None without the flag."""
+    texts = given.get(field.name)
+    if _find_kind(field) is tuple or not isinstance(texts, list):
+        return texts
+    if len(two := list(dict.fromkeys(texts))[:2]) > 1:
+        first, other = map(shorten, two)
+        raise Refused(
+            f"{_write_name(field)} is given twice, {first!r} and {other!r}; give one value, or a "
+            "list with commas where --help has one"
+        )
+    return texts[0]
 
 
 def _spell_out_booleans(

@@ -11,6 +11,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.options import TextOptions
 from data_pipeline.store import check_is_local
+from data_pipeline.vocab.byte_level import MAX_TRAINED
 from data_pipeline.vocab.sentencepiece_rules import ALBERT, CHOICES, NONE, RECORDED, XLNET
 from data_pipeline.vocab.train import BPE, BYTE_BPE, MIN_COVERAGE, TRAINED, UNIGRAM, WORDPIECE
 from data_pipeline.vocab.wordpiece import MAX_PIECES
@@ -205,6 +206,11 @@ def _check_vocabulary(flags: BuildFlags) -> None:
             raise Refused(
                 f"--lowercase is true, but --train_vocab={BYTE_BPE} keeps case, as RoBERTa and "
                 "ModernBERT do; add --lowercase=false"
+            )
+        if flags.vocab_size > MAX_TRAINED:
+            raise Refused(
+                f"--vocab_size is {flags.vocab_size}, of which a tokenizer.json is too large to be "
+                f"read; --train_vocab={BYTE_BPE} takes at most {MAX_TRAINED} (ModernBERT: 50368)"
             )
     if not flags.vocab_size:
         raise Refused(

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shlex
 import sys
 from typing import Any, cast
@@ -30,9 +31,14 @@ def open_filesystem(address: str) -> tuple[Any, str]:
     """Return fsspec's file system of an address, which has no types, and the path within it.
 
     Raises:
-      Refused: it names no bucket, fsspec does not know the protocol, or its driver is missing.
+      Refused: it has no bucket, a password, a protocol unknown to fsspec, or one without a driver.
     """
     protocol, _, path = address.partition("://")
+    if re.search("://[^/]*:[^/]*@", address):
+        raise Refused(
+            f"an address with {protocol}:// has a password in it, which manifests would show; give "
+            "it in fsspec's own settings, in ~/.config/fsspec, or download the file first"
+        )
     if not path:  # stripped of its slashes, gs:// would be a local folder
         raise Refused(f"{protocol.rstrip(':')}:// names no bucket; give one: gs://BUCKET/PATH")
     try:

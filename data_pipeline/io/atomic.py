@@ -94,6 +94,16 @@ def check_new_file(output: pathlib.Path) -> None:
         )
 
 
+def check_file_paths(**flags: str) -> None:
+    """Call check_file_path for the flags that are not ""; refuse two with the same file."""
+    flag_of: dict[str, str] = {}
+    for flag, place in flags.items():
+        if place:
+            check_file_path(pathlib.Path(place), f"--{flag}")
+            if (other := flag_of.setdefault(os.path.realpath(place), flag)) != flag:
+                raise Refused(f"--{other} and --{flag} are both {place}; give each its own file")
+
+
 def check_file_path(output: pathlib.Path, flag: str) -> None:
     """Raise Refused for a path where no file can be written; one that exists may be replaced."""
     if output.is_dir():

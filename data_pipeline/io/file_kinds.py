@@ -77,6 +77,15 @@ _OPENINGS = {
     ): _SQL,
     re.compile(rb"From: [<\"]Saved by "): _HTML,  # MHTML
 }
+# Their lines are not the text's. Not among the openings: a tagger reads CoNLL's files.
+_SUBTITLES = rb"(?:WEBVTT\b(?s:.{1,9999}?)\n|\d+\r?\n)(?:\d+:)?\d\d:\d\d[.,]\d{3} --> "
+_CONLL = rb"(?:#[^\n]*\n)*1(?:-\d+)?(?:\t[^\t\n]+){9}\n|-DOCSTART-(?: (?:-X-|O))+\s"
+_LAYOUTS = {
+    re.compile(_SUBTITLES): FileKind("subtitles", "pysubs2 takes the texts out of them", _AGAIN),
+    re.compile(_CONLL): FileKind(
+        "words with tags in CoNLL's format", "join the words of a sentence to a line", _AGAIN
+    ),
+}
 _ANNEXED = FileKind("a git-annex pointer", *["fetch the file itself by: git annex get"] * 2)
 
 
@@ -95,7 +104,7 @@ def find_stand_in(head: bytes) -> FileKind | None:
 
 
 def find_markup(head: bytes) -> FileKind | None:
-    """Recognize what find_stand_in does, and also text with many tags.
+    """Recognize what find_stand_in does, and also subtitles, tagged words, text with many tags.
 
     Such text opens with a tag, and closes that at its end or on a line of its own, or has a tag on
     every other line. A third of the tags close one unless they are HTML's: a chat's `<name> words`
@@ -105,7 +114,7 @@ def find_markup(head: bytes) -> FileKind | None:
         return kind
     head = head.removeprefix(_MARK).lstrip(_SPACE)
     if not head.startswith(b"<") or head.startswith(b"<doc "):
-        return None
+        return next((kind for opening, kind in _LAYOUTS.items() if opening.match(head)), None)
     _, name = _find_declared(head)
     if not name:
         return None

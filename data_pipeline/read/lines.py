@@ -11,6 +11,7 @@ import io
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO
 
 from data_pipeline.io.compression import PLAIN, decompress, find_compression
 from data_pipeline.io.file_kinds import HEAD_BYTES, find_stand_in
@@ -238,12 +239,16 @@ def _blocks(address: str, advance: Advance) -> Iterator[bytes]:
     """Yield a file's bytes, decompressed, a block at a time, refusing binary data."""
     reported_bytes = 0
     with open_file(address) as stored:
-        blocks = _transcode(address, decompress(address, stored, _BLOCK_BYTES))
-        for block in _check_blocks(address, blocks):
+        for block in decode_blocks(address, stored):
             advance(stored.tell() - reported_bytes)
             reported_bytes = stored.tell()
             yield block
         advance(stored.tell() - reported_bytes)  # the end of a compressed file holds no text
+
+
+def decode_blocks(address: str, stored: BinaryIO) -> Iterator[bytes]:
+    """Yield an open file a block at a time: decompressed, UTF-16 by its mark as UTF-8, no NUL."""
+    return _check_blocks(address, _transcode(address, decompress(address, stored, _BLOCK_BYTES)))
 
 
 def _transcode(address: str, blocks: Iterable[bytes], is_whole: bool = True) -> Iterator[bytes]:

@@ -7,6 +7,12 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields, setting
 
 DEFAULT_KEY = "text"
+_IS_LANGUAGE = re.compile(  # ISO 639-1, or three letters, of ISO 639-3
+    "a[abefkmnrsvyz]|b[aeghimnors]|c[aehorsuvy]|d[aevz]|e[elnostu]|f[afijory]|g[adlnuv]|"
+    "h[aeiortuyz]|i[adegikostu]|j[av]|k[agijklmnorsuvwy]|l[abginotuv]|m[ghiklnrsty]|"
+    "n[abdeglnorvy]|o[cjmrs]|p[ailst]|q[u]|r[mnouw]|s[acdeghiklmnoqrstuvw]|t[aeghiklnorstwy]|"
+    "u[gkrz]|v[eio]|w[ao]|x[h]|y[io]|z[ahu]|[a-z]{3}"
+).fullmatch
 _ASCII = bytes(range(128)) + b"\x1b$B"  # and an escape, which ISO-2022-JP takes for its own
 
 
@@ -52,10 +58,10 @@ class TextOptions:
     def check(self) -> None:
         """Raise Refused if a rule is unknown, a language is not a code or two rules contradict."""
         check_fields(self, "--")
-        if not re.fullmatch("[a-z]{2,3}", self.language):
+        if not _IS_LANGUAGE(self.language):
             raise Refused(
-                f"--language is {self.language!r}; it must be a code of two or three lower-case "
-                "letters, as in --language=de"
+                f"--language is {self.language!r}; it must be the code of a language in ISO 639, "
+                "of two or three lower-case letters, as in --language=de, or cs for Czech"
             )
         if self.documents in ("gutenberg", "chapters") and self.sentences == "lines":
             raise Refused(

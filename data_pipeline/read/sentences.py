@@ -20,6 +20,9 @@ _WINDOW_CHARS = 10_000
 _GERSHAYIM = re.compile('"(?<=[\u05d0-\u05ea]")(?=[\u05d0-\u05ea](?![\u05d0-\u05ea"]))')
 # sentencex panics on some of these: it cuts "B\u00a0." in the middle of the space's two bytes.
 _WIDE_SPACES = "".join(c for c in map(chr, range(0x80, 0x3001)) if c.isspace())
+# Tibetan and Khmer full stops, which sentencex takes for letters; the last of a row of shads ends.
+_SHAD = re.compile("\u0f0d(?!\\s*\u0f0d)")
+_FULL_STOPS, _DANDA = "\u0f0e\u17d4\u17d5", "\u0964"
 
 
 def split_sentences(paragraphs: Iterable[str], options: TextOptions) -> list[str]:
@@ -73,6 +76,9 @@ def _pieces(text: str, language: str) -> Iterable[str]:
         plain = _GERSHAYIM.sub("\u05f4", plain)
         for space in _WIDE_SPACES:  # each is looked for, and seldom there
             plain = plain.replace(space, " ")
+        for stop in _FULL_STOPS:
+            plain = plain.replace(stop, _DANDA)
+        plain = _SHAD.sub(_DANDA, plain)
     if len(plain) > _WINDOW_CHARS:
         return _cut(text, _lengths(plain, language))
     pieces = _segments(plain, language)

@@ -38,7 +38,7 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[str]:
         yield (
             f"{single / documents:.0%} of the documents have one sentence: next-sentence pairs "
             "need two. Is there a blank line after every line, are several sentences on a line "
-            "with --sentences=lines, or has the script no full stop (Thai, Khmer, Tibetan)? See "
+            "with --sentences=lines, or has the script no full stop (Thai, Lao)? See "
             "--documents and --sentences; or train without pairs."
         )
     yield from _find_long_words(manifest)
@@ -53,8 +53,8 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[str]:
     if tokens > 128 * sentences:
         yield (
             f"a sentence has {tokens / sentences:.0f} tokens on average, more than a sequence of "
-            "128 holds. Are they paragraphs? --sentences=split cuts them, but not in Thai, Khmer "
-            "or Tibetan: there put each sentence on a line, and take --sentences=lines."
+            "128 holds. Are they paragraphs? --sentences=split cuts them, but not in Thai or "
+            "Lao: there put each sentence on a line, and take --sentences=lines."
         )
     dropped = manifest["dropped"].get("documents_without_sentences", 0)
     if dropped > 0.1 * (documents + dropped):

@@ -30,6 +30,7 @@ _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0"
 _MAX_DIGITS = 30
 _MAX_SHOWN = 60  # characters of a value in an error message
 _HOME = re.compile(r"(^|[,:]\s*)~/")  # ~/ at the start, in a list, or after hf:
+_LOCAL = re.compile(r"(^|[,:]\s*)file://(?:localhost)?(?=/)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,14 +148,15 @@ def parse_text(kind: type[Any], text: str) -> Any:
     """Parse a command-line text as an integer (also 1e3 and 1_000), number, boolean or text.
 
     A text is unchanged, but ~/ at the start of a path becomes the home folder, as shells do not
-    expand it after --NAME=. Raises Refused without the name of the setting.
+    expand it after --NAME=, and file:///PATH is /PATH. Raises Refused without the name of the
+    setting.
     """
     parse = {bool: lambda text: _BOOLEANS.get(text.lower()), int: _parse_int, float: _parse_float}
     if kind not in parse:
         home = os.path.expanduser("~")
         if home == "~" and _HOME.search(text):  # no HOME, and a user without an entry
             raise Refused("the home folder is not known here; give a path without ~")
-        return _HOME.sub(lambda match: f"{match[1]}{home}/", text)
+        return _HOME.sub(lambda match: f"{match[1]}{home}/", _LOCAL.sub(r"\1", text))
     if (value := parse[kind](text)) is None:
         raise Refused(f"it must be {_KINDS[kind][1]}")
     return value

@@ -51,7 +51,8 @@ class VocabularyEntry(TypedDict):
     sentencepiece_rules: NotRequired[str]
 
 
-class TextSplit(TypedDict):
+@dataclasses.dataclass(frozen=True)
+class TextSplit:
     """A split of a store of documents."""
 
     documents: Count
@@ -62,7 +63,8 @@ class TextSplit(TypedDict):
     longest_sentence_tokens: Count
 
 
-class TextSplits(TypedDict):
+@dataclasses.dataclass(frozen=True)
+class TextSplits:
     """Both splits of a store of documents."""
 
     train: TextSplit

@@ -104,6 +104,10 @@ def is_trained_here(settings: Mapping[str, Any]) -> bool:
     return tuple(head) == _HEAD and settings["model"].get("type") == "BPE" and has_splitter
 
 
+# A piece and its merge take as many bytes of a tokenizer.json, of which MAX_BYTES are read back.
+MAX_TRAINED = small_files.MAX_BYTES // 80
+
+
 def train_byte_level(texts: Iterable[str], vocab_size: int, reserved_pieces: int) -> bytes:
     """Learn merges; return a tokenizer.json that puts a space before a text.
 

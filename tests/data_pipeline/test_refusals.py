@@ -27,6 +27,7 @@ from data_pipeline import (
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
 from data_pipeline.vocab.train import train_vocabulary
+from tests.command_lines import replace_flags
 from tests.damages import fifo, folder, link_to_itself
 from tests.data_pipeline.stores import healthy_store
 
@@ -179,6 +180,7 @@ REFUSALS = {
         "--train_vocab=wordpiece": "--vocab_size is missing",
         # A larger one could not be read back.
         "--train_vocab=wordpiece --vocab_size=4194305": "it must be from 0 to 4194304",
+        "--train_vocab=byte_bpe --lowercase=false --vocab_size=838861": "takes at most 838860",
         "--vocab=VOCAB --vocab_size=9": "--vocab_size is 9, but the pieces of --vo",
         f"{TRAIN} --reserved_pieces=100": "--reserved_pieces is 100",
         "--vocab=VOCAB --reserved_pieces=3": "--reserved_pieces is 3, but the pieces of --vocab=",
@@ -222,6 +224,7 @@ REFUSALS = {
         "--html=FOLDER/no/x": "/no/x, but there is no folder ",
         "--html=FOLDER": "which is a folder",
         "--json_out=FOLDER": "which is a folder",
+        "--html=FOLDER/x --json_out=FOLDER/./x": "--html and --json_out are both",
         "--seq_len=4": "--seq_len is 4",
     },
     "benchmark": {
@@ -240,7 +243,7 @@ def test_a_mistake_is_one_sentence_before_any_work(monkeypatch, refused, command
     monkeypatch.setattr(build, "train_vocabulary", lambda *given: pytest.fail("trained"))
     monkeypatch.setattr(inspect, "measure", None)
     main, argv = COMMANDS[command]
-    refused(main, [*argv, *flags.split()], REFUSALS[command][flags])
+    refused(main, replace_flags(argv, flags.split()), REFUSALS[command][flags])
 
 
 # More numbers of a flag that are out of its range, and places that are none.
@@ -280,4 +283,4 @@ def test_a_bad_value_of_every_flag_is_one_sentence(capsys, refused, command):
     bad = [f"--{name}={value}" for name in values for value in values[name]]
     assert (len(bad) >= 4) == (command != "python_docs")
     for flag in [*bad, *BAD_VALUES[command]]:
-        refused(main, [*argv, flag], flag.removeprefix("--").partition("=")[0])
+        refused(main, replace_flags(argv, [flag]), flag.removeprefix("--").partition("=")[0])

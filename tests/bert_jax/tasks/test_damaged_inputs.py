@@ -97,7 +97,7 @@ DAMAGE = {
 HARMLESS = {
     ("tsv", "cut"),
     ("jsonl", "a long line"),
-    ("conll", "nul"),
+    ("conll", "utf-16"),
     *((name, "cut") for name in ("conll", "codah", "scored")),
 }
 # What predicting does not read: answers and tags.

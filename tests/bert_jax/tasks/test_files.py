@@ -1,11 +1,14 @@
 """Columns of tsv files, by hand and as csv reads GLUE's own; the files of a task's splits."""
 
+import bz2
 import csv
 import gzip
+import lzma
 import pathlib
 import re
 
 import pytest
+import zstandard
 
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.files import read_column_names, read_columns, split_file
@@ -63,7 +66,7 @@ def test_names_of_columns_are_read_as_the_rows_below_them(tmp_path, name, data, 
     [
         (b"text,label\ra,b\r", "lines that end in carriage returns alone.* tr "),
         (b"PK\x03\x04text,label\na,b\n", "a zip archive.* save a document .* as text or csv"),
-        (gzip.compress(b"text,label\na,b\n", mtime=0), "a compressed file.*; unpack it"),
+        (b"text,label\na\0,b\n", "binary data, not text: a NUL byte at byte offset 12"),
         (b"\xd0\xcf\x11\xe0\0\0\0\0", "binary data, not text"),  # Office before 2007
         ("é,ü\n".encode("utf-16-le"), "looks like UTF-16LE text"),
     ],
@@ -74,12 +77,42 @@ def test_what_programs_write_under_the_name_of_a_table_is_named(tmp_path, name, 
         read_column_names(tmp_path / name)
 
 
-@pytest.mark.parametrize("mark", [";", "\t", "|"])
-@pytest.mark.parametrize("start", ["", "sep=;\n"])
-def test_another_mark_between_the_columns_of_a_csv_is_named(tmp_path, mark, start):
-    (tmp_path / "rows.csv").write_text(f"{start}text{mark}label\nfine{mark}1\n")
-    with pytest.raises(ValueError, match=re.escape(f": {mark!r} separates them")):
-        read_columns(tmp_path / "rows.csv", ["text", "label"])
+@pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("start", ["", "sep={mark}\n"])
+def test_the_first_line_of_a_csv_shows_what_separates_its_columns(tmp_path, mark, start):
+    text = f'{start.format(mark=mark)}text{mark}label\n"fi{mark}ne"{mark}1\n'
+    (tmp_path / "rows.csv").write_text(text)
+    columns = read_columns(tmp_path / "rows.csv", ["text", "label"])
+    assert columns.values == {"text": [f"fi{mark}ne"], "label": ["1"]}
+
+
+def test_another_mark_between_the_columns_of_a_tsv_is_named(tmp_path):
+    with pytest.raises(ValueError, match=re.escape(": ';' separates them")):
+        read_columns(written(tmp_path, b"text;label\nfine;1\n"), ["text", "label"])
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl"])
+@pytest.mark.parametrize(
+    ("ending", "pack"),
+    [
+        ("", lambda data: data.decode().encode("utf-16")),
+        (".gz", lambda data: gzip.compress(data.decode().encode("utf-16"), mtime=0)),
+        (".bz2", bz2.compress),
+        (".xz", lzma.compress),
+        (".zst", zstandard.compress),
+    ],
+)
+def test_compressed_tables_and_utf_16_are_read_like_plain_ones(tmp_path, suffix, ending, pack):
+    text = "é" * (1 << 19) + "\u2028"
+    data = {
+        ".tsv": f"a\tb\n{text}\t1\n",
+        ".csv": f'a;b\n"{text}";1\n',
+        ".jsonl": f'{{"a": "{text}", "b": 1}}\n',
+    }[suffix]
+    path = tmp_path / f"rows{suffix}{ending}"
+    path.write_bytes(pack(data.encode()))
+    assert read_columns(path, ["a", "b"]).values == {"a": [text], "b": ["1"]}
+    assert read_column_names(path) == ["a", "b"]
 
 
 HEADER = b"sentence\tlabel\n"

@@ -62,10 +62,22 @@ MARKUP = {
     "root": (b"<corpus id='1'>\n" + b"A line of text.\n" * 99 + b"</corpus>", "XML"),
 }
 
+LAYOUTS = {
+    "vtt": (
+        b"\xef\xbb\xbfWEBVTT - made by hand\r\n\r\n00:01.000 --> 00:04.000\r\nHi.\r\n",
+        "subtitles",
+    ),
+    "bare vtt": (b"WEBVTT\n\n00:01.000 --> 00:04.000\nHi.\n", "subtitles"),
+    "srt": (b"\n1\r\n00:00:01,600 --> 00:00:04,200\r\nHi.\r\n", "subtitles"),
+    "conllu": (b"# text = Hi.\n1\tHi\thi\tINTJ\t_\t_\t0\troot\t_\tSpaceAfter=No\n", "CoNLL"),
+    "two words": (b"1-2\tIm" + b"\t_" * 8 + b"\r\n1\tIn" + b"\t_" * 8 + b"\r\n", "CoNLL"),
+    "conll 2003": (b"-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\n", "CoNLL"),
+}
 
-@pytest.mark.parametrize("name", MARKUP)
+
+@pytest.mark.parametrize("name", [*MARKUP, *LAYOUTS])
 def test_text_that_is_mostly_tags_is_markup(name):
-    data, words = MARKUP[name]
+    data, words = (MARKUP | LAYOUTS)[name]
     assert find_stand_in(data) is None
     kind = find_markup(data)
     assert kind is not None and words in kind.looks
@@ -98,6 +110,10 @@ def test_text_that_is_mostly_tags_is_markup(name):
         b"<!-- a comment that never ends",
         b"<!-- a comment -->\nThen text.",
         b"{\\it italic}",
+        b"WEBVTT is a format of subtitles.\n",
+        b"1\n00:00 is midnight.\n",
+        b"# A heading\n1\tone\tword\n",
+        b"-DOCSTART- is a line of CoNLL 2003 that opens a document.\n",
     ],
 )
 def test_text_is_no_stand_in(text):

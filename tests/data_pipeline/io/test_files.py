@@ -84,6 +84,13 @@ def test_a_home_folder_and_a_file_address_are_understood(tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize("address", ["https://me:open@h/a.txt", "zip://a::https://:open@h/*.zip"])
+def test_an_address_with_a_password_is_refused_without_it(address):
+    with pytest.raises(ValueError, match=r"has a password in it.* ~/\.config/fsspec") as error:
+        find_files(address)
+    assert "open" not in str(error.value)
+
+
 def test_a_missing_driver_is_named_with_the_command_that_installs_it():
     """In a process of its own: fsspec keeps the drivers that it has once imported."""
     source = """

@@ -191,7 +191,10 @@ def test_a_file_that_ends_no_document_is_not_read_to_its_end(tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        *(({"language": name}, f"--language is {name!r}") for name in ("German", "DE", "")),
+        *(
+            ({"language": name}, f"--language is {name!r}")
+            for name in ("German", "DE", "", "cz", "jp")
+        ),
         ({"language": "de\n"}, "as in --language=de"),
         ({"documents": "gutenberg", "sentences": "lines"}, "--sentences is lines, but with --doc"),
     ],

@@ -55,6 +55,23 @@ def test_acronyms_of_hebrew_open_no_quotation():
     assert split_sentences([" ".join(sentences)], TextOptions(language="he")) == sentences
 
 
+@pytest.mark.parametrize(
+    ("language", "sentences"),
+    [
+        ("bo", ["\u0f04\u0f05\u0f0d \u0f0d", "ང་ཅ།", "ང།  །", "ཀ་ཁ་ག༎", "ང"]),
+        ("km", ["ខ្ញុំទៅផ្សារ។", "គាត់ទៅសាលា។", "បាទ៕", "ខ"]),
+        ("en", ["បាទ។", "“Go.”", "He left."]),
+        ("am", ["ሰላም።", "ደህና።"]),
+        ("hi", ["यह है।", "वह है॥"]),
+    ],
+)
+@pytest.mark.parametrize("between", ["", " "])
+def test_a_full_stop_of_another_script_ends_a_sentence(language, sentences, between):
+    if language == "en":
+        between = " "
+    assert split_sentences([between.join(sentences)], TextOptions(language=language)) == sentences
+
+
 WIDE_SPACES = "\u0085\u00a0\u1680\u2003\u2009\u2028\u202f\u205f\u3000"
 
 

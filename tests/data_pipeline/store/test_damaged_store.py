@@ -124,6 +124,7 @@ CHANGES = [
     *(("token_dtype", "spam"), ("token_dtype", []), ("token_dtype", "uint32"), ("kind", 5)),
     *(("format", "other"), ("format_version", 2), ("format_version", "2" * 5000), ("splits", {})),
     *(("sources", [{}]), ("build normalize", 5), ("build character_coverage", "all")),
+    *(("splits dev", {}), ("splits train rows", 1)),
 ]
 
 
