@@ -41,6 +41,7 @@ class SentenceVectors:
     normalize: bool = False
     max_seq_length: int = 0  # tokens; 0 where the folder does not say
     others: tuple[str, ...] = ()  # further steps, which are not computed here
+    compares_dots: bool = False  # texts are similar by the product of their vectors, not the cosine
 
 
 def describe_differences(address: str, extraction: Extraction) -> str:
@@ -64,6 +65,8 @@ def describe_differences(address: str, extraction: Extraction) -> str:
         flags.append(f"--pool={theirs.pool}")
     if theirs.normalize and not extraction.normalize:
         flags.append("--normalize")
+    if theirs.compares_dots and extraction.normalize and not theirs.normalize:
+        flags.append("--normalize=false")
     if 0 < theirs.max_seq_length < extraction.max_seq_length and not extraction.stride:
         flags.append(f"--max_seq_length={theirs.max_seq_length}")
     parts = [f"takes {' '.join(flags)}"] * bool(flags)
@@ -109,9 +112,12 @@ def _read_texts(folder: pathlib.Path, others: list[str]) -> dict[str, Any]:
     if type(longest) is int:  # all that version 6 writes
         settings.setdefault("max_seq_length", longest)
     if (path := folder / "config_sentence_transformers.json").is_file():
-        prompt = read_json(path).get("default_prompt_name")
-        if prompt is not None:
-            others.append(f"the prompt {prompt!r:.80}")
+        texts = read_json(path)
+        settings["compares_dots"] = texts.get("similarity_fn_name") == "dot"
+        prompts = small_files.field(texts, "prompts", dict, path, {})
+        # Version 6 writes an empty prompt of each kind.
+        if named := [name for name, prompt in prompts.items() if prompt]:
+            others.append(f"prompts before texts ({small_files.list_names(named, count=4)})")
     return settings
 
 
