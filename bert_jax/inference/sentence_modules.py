@@ -47,7 +47,8 @@ class SentenceVectors:
 def describe_differences(address: str, extraction: Extraction) -> str:
     """Describe what a checkpoint's modules.json asks for and an extraction does not do.
 
-    Empty for a checkpoint without that file, for the same vectors, and for token vectors.
+    Without that file, its tokenizer says to how many tokens a text is cut. Empty for the same
+    vectors, and for token vectors.
 
     Raises:
       Refused: a file is damaged.
@@ -55,9 +56,11 @@ def describe_differences(address: str, extraction: Extraction) -> str:
     scheme, place = split_address(address)
     if scheme != HF or not extraction.pool:
         return ""
-    theirs = read(pathlib.Path(place))
+    folder, source = pathlib.Path(place), MODULES
+    theirs = read(folder)
     if theirs is None:
-        return ""
+        theirs = SentenceVectors(extraction.pool, **_read_texts(folder, []))
+        source = TOKENIZER_CONFIG
     flags, others = [], list(theirs.others)
     if theirs.pool not in (CLS, MEAN):
         others.insert(0, f"pooling by {theirs.pool}")
@@ -71,7 +74,7 @@ def describe_differences(address: str, extraction: Extraction) -> str:
         flags.append(f"--max_seq_length={theirs.max_seq_length}")
     parts = [f"takes {' '.join(flags)}"] * bool(flags)
     parts += [f"has {', '.join(others)}, which bert_jax does not compute"] * bool(others)
-    return f"{MODULES} {' and '.join(parts)}" if parts else ""
+    return f"{source} {' and '.join(parts)}" if parts else ""
 
 
 def read(folder: pathlib.Path) -> SentenceVectors | None:

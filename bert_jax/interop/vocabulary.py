@@ -117,6 +117,9 @@ def read(directory: pathlib.Path) -> Vocabulary:
         rules = _find_rules(files) if beside.suffix == ".model" else NONE
         vocabulary = load_vocabulary(beside, reads_special_tokens=reads_special_tokens, rules=rules)
     _check_added(files, vocabulary)
+    direction = (files.tokenizer.get("truncation") or {}).get("direction")
+    if files.settings.get("truncation_side", str(direction).lower()) == "left":
+        _note(f"the tokenizer in {directory} truncates texts on the left; here they lose their end")
     return dataclasses.replace(vocabulary, template=_find_template(files, vocabulary))
 
 

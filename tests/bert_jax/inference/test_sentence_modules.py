@@ -93,6 +93,10 @@ def test_files_of_every_version_say_the_same(tmp_path, files, expected):
 def test_a_folder_without_modules_says_nothing(tmp_path):
     assert sentence_modules.read(tmp_path) is None
     assert sentence_modules.describe_differences(f"hf:{tmp_path}", extract()) == ""
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(TOKENIZER_OF_6))
+    for length, words in ((16, ""), (19, "tokenizer_config.json takes --max_seq_length=16")):
+        made = sentence_modules.describe_differences(f"hf:{tmp_path}", extract(length=length))
+        assert made == words
 
 
 @pytest.mark.parametrize(
