@@ -112,6 +112,20 @@ def test_an_added_token_that_a_list_would_cut_is_refused(tmp_path, name, make):
         vocabulary.read(folder)
 
 
+@pytest.mark.parametrize("flag", ["single_word", "lstrip", "rstrip", "normalized"])
+def test_an_added_token_that_two_files_find_elsewhere_is_refused(tmp_path, flag):
+    tokenizer = make_wordpiece_tokenizer(PIECES, "[UNK]", lowercase=True)
+    tokenizer.add_tokens([tokenizers.AddedToken("cat", **{flag: True})])
+    for value in (True, False):
+        token = {"content": "cat", flag: value}
+        settings = {"do_lower_case": True, "added_tokens_decoder": {"6": token, "5": "a"}}
+        write(tmp_path, PIECES, settings, tokenizer)
+        if value:
+            assert vocabulary.read(tmp_path).size == len(PIECES)
+    with pytest.raises(Refused, match=f"config.json has {flag} False of .*'cat', .* it True;"):
+        vocabulary.read(tmp_path)
+
+
 def test_a_tokenizer_json_that_has_special_tokens_as_pieces_alone(tmp_path):
     """Those with a role are read as in transformers; others are refused."""
     tokenizer = make_wordpiece_tokenizer([*PIECES, "[E1]"], "[UNK]", lowercase=True)
