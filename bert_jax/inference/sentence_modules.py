@@ -56,11 +56,9 @@ def describe_differences(address: str, extraction: Extraction) -> str:
     scheme, place = split_address(address)
     if scheme != HF or not extraction.pool:
         return ""
-    folder, source = pathlib.Path(place), MODULES
-    theirs = read(folder)
-    if theirs is None:
-        theirs = SentenceVectors(extraction.pool, **_read_texts(folder, []))
-        source = TOKENIZER_CONFIG
+    folder = pathlib.Path(place)
+    theirs = read(folder) or SentenceVectors(extraction.pool, **_read_texts(folder, []))
+    source = MODULES if (folder / MODULES).is_file() else TOKENIZER_CONFIG
     flags, others = [], list(theirs.others)
     if theirs.pool not in (CLS, MEAN):
         others.insert(0, f"pooling by {theirs.pool}")
