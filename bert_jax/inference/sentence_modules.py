@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 from bert_jax.inference.hidden_states import CLS, MEAN, Extraction
 from bert_jax.interop.load import HF, split_address
 from bert_jax.interop.model_json import read_json
-from bert_jax.interop.vocabulary import TOKENIZER_CONFIG
+from bert_jax.interop.vocabulary import TOKENIZER_CONFIG, read_max_length
 from data_pipeline.io import small_files
 from data_pipeline.io.small_files import DamagedFile, join_inside
 
@@ -101,17 +101,14 @@ def read(folder: pathlib.Path) -> SentenceVectors | None:
 
 def _read_texts(folder: pathlib.Path, others: list[str]) -> dict[str, Any]:
     """Read to how many tokens a text is cut; add to `others` what is done to it before."""
-    settings = {}
+    settings = dict[str, Any]()
     for path in folder.glob("sentence_*_config.json"):  # bert; another encoder's in old versions
         texts = read_json(path)
         if texts.get("max_seq_length") is not None:
             settings["max_seq_length"] = small_files.field(texts, "max_seq_length", int, path)
         if small_files.field(texts, "do_lower_case", bool, path, False):
             others.append("lowercasing")
-    path = folder / TOKENIZER_CONFIG
-    longest = read_json(path).get("model_max_length") if path.is_file() else None
-    if type(longest) is int:  # all that version 6 writes
-        settings.setdefault("max_seq_length", longest)
+    settings.setdefault("max_seq_length", read_max_length(folder))  # all that version 6 writes
     if (path := folder / "config_sentence_transformers.json").is_file():
         texts = read_json(path)
         settings["compares_dots"] = texts.get("similarity_fn_name") == "dot"

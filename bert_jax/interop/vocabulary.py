@@ -129,6 +129,12 @@ def _read_optional(path: pathlib.Path) -> dict[str, Any]:
     return model_json.read_json(path) if path.is_file() else {}
 
 
+def read_max_length(directory: pathlib.Path) -> int:
+    """Return to how many tokens a folder's tokenizer truncates; 0 without a limit."""
+    limit = _read_optional(directory / TOKENIZER_CONFIG).get("model_max_length")
+    return limit if type(limit) is int else 0
+
+
 def _find_rules(files: _Files) -> str:
     """Find how text for a SentencePiece model is prepared, by the class of tokenizer or model.
 
