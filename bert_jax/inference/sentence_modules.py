@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 from bert_jax.inference.hidden_states import CLS, MEAN, Extraction
 from bert_jax.interop.load import HF, split_address
 from bert_jax.interop.model_json import read_json
-from bert_jax.interop.vocabulary import TOKENIZER_CONFIG
+from bert_jax.interop.vocabulary import TOKENIZER_CONFIG, read_max_length
 from data_pipeline.io import small_files
 from data_pipeline.io.small_files import DamagedFile, join_inside
 
@@ -41,12 +41,14 @@ class SentenceVectors:
     normalize: bool = False
     max_seq_length: int = 0  # tokens; 0 where the folder does not say
     others: tuple[str, ...] = ()  # further steps, which are not computed here
+    compares_dots: bool = False  # texts are similar by the product of their vectors, not the cosine
 
 
 def describe_differences(address: str, extraction: Extraction) -> str:
     """Describe what a checkpoint's modules.json asks for and an extraction does not do.
 
-    Empty for a checkpoint without that file, for the same vectors, and for token vectors.
+    Without that file, its tokenizer says to how many tokens a text is cut. Empty for the same
+    vectors, and for token vectors.
 
     Raises:
       Refused: a file is damaged.
@@ -54,9 +56,9 @@ def describe_differences(address: str, extraction: Extraction) -> str:
     scheme, place = split_address(address)
     if scheme != HF or not extraction.pool:
         return ""
-    theirs = read(pathlib.Path(place))
-    if theirs is None:
-        return ""
+    folder = pathlib.Path(place)
+    theirs = read(folder) or SentenceVectors(extraction.pool, **_read_texts(folder, []))
+    source = MODULES if (folder / MODULES).is_file() else TOKENIZER_CONFIG
     flags, others = [], list(theirs.others)
     if theirs.pool not in (CLS, MEAN):
         others.insert(0, f"pooling by {theirs.pool}")
@@ -64,11 +66,13 @@ def describe_differences(address: str, extraction: Extraction) -> str:
         flags.append(f"--pool={theirs.pool}")
     if theirs.normalize and not extraction.normalize:
         flags.append("--normalize")
+    if theirs.compares_dots and extraction.normalize and not theirs.normalize:
+        flags.append("--normalize=false")
     if 0 < theirs.max_seq_length < extraction.max_seq_length and not extraction.stride:
         flags.append(f"--max_seq_length={theirs.max_seq_length}")
     parts = [f"takes {' '.join(flags)}"] * bool(flags)
     parts += [f"has {', '.join(others)}, which bert_jax does not compute"] * bool(others)
-    return f"{MODULES} {' and '.join(parts)}" if parts else ""
+    return f"{source} {' and '.join(parts)}" if parts else ""
 
 
 def read(folder: pathlib.Path) -> SentenceVectors | None:
@@ -97,21 +101,21 @@ def read(folder: pathlib.Path) -> SentenceVectors | None:
 
 def _read_texts(folder: pathlib.Path, others: list[str]) -> dict[str, Any]:
     """Read to how many tokens a text is cut; add to `others` what is done to it before."""
-    settings = {}
+    settings = dict[str, Any]()
     for path in folder.glob("sentence_*_config.json"):  # bert; another encoder's in old versions
         texts = read_json(path)
         if texts.get("max_seq_length") is not None:
             settings["max_seq_length"] = small_files.field(texts, "max_seq_length", int, path)
         if small_files.field(texts, "do_lower_case", bool, path, False):
             others.append("lowercasing")
-    path = folder / TOKENIZER_CONFIG
-    longest = read_json(path).get("model_max_length") if path.is_file() else None
-    if type(longest) is int:  # all that version 6 writes
-        settings.setdefault("max_seq_length", longest)
+    settings.setdefault("max_seq_length", read_max_length(folder))  # all that version 6 writes
     if (path := folder / "config_sentence_transformers.json").is_file():
-        prompt = read_json(path).get("default_prompt_name")
-        if prompt is not None:
-            others.append(f"the prompt {prompt!r:.80}")
+        texts = read_json(path)
+        settings["compares_dots"] = texts.get("similarity_fn_name") == "dot"
+        prompts = small_files.field(texts, "prompts", dict, path, {})
+        # Version 6 writes an empty prompt of each kind.
+        if named := [name for name, prompt in prompts.items() if prompt]:
+            others.append(f"prompts before texts ({small_files.list_names(named, count=4)})")
     return settings
 
 

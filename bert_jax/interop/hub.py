@@ -243,6 +243,8 @@ def check_upload(name: str, is_public: bool) -> None:
 def upload(folder: pathlib.Path, name: str, is_public: bool) -> str:
     """Upload a folder to ORG/NAME, private unless is_public; return the URL of its page.
 
+    Files of an earlier upload that would be read with the new ones are deleted, such as shards.
+
     Raises:
       OSError: the hub refuses, or does not answer.
     """
@@ -253,7 +255,10 @@ def upload(folder: pathlib.Path, name: str, is_public: bool) -> str:
     try:
         repository = api.create_repo(name, private=not is_public, exist_ok=True)
         api.upload_folder(
-            repo_id=name, folder_path=folder, commit_message="Upload an export of bert_jax"
+            repo_id=name,
+            folder_path=folder,
+            commit_message="Upload an export of bert_jax",
+            delete_patterns=list(FILES),
         )
     except Exception as error:
         if isinstance(error, ValueError) or _is_network_error(error):

@@ -323,8 +323,8 @@ def read_task_layer(config_json: ConfigJson, classes: int, template: Template) -
     # Source: BertForSequenceClassification.forward@transformers 4.57.
     if kind == CLASSIFY and (problem == "regression" or (problem is None and classes == 1)):
         kind = REGRESS
-    longest = _MAX_SPAN if kind == SPAN else _MAX_ROW_TOKENS
-    longest = min(config_json.model.max_position_embeddings, longest)
+    limits = (config_json.model.max_position_embeddings, vocabulary.read_max_length(path.parent))
+    longest = min(_MAX_SPAN if kind == SPAN else _MAX_ROW_TOKENS, *filter(None, limits))
     labels = _read_labels(path, settings, classes) if kind in (CLASSIFY, TAG) else ()
     options = TaskOptions(max_seq_length=longest, pair_truncation=TRANSFORMERS)
     return TaskLayer(config_json.architecture, kind, labels, options=options)

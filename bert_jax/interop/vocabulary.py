@@ -24,6 +24,7 @@ TOKENIZER_CONFIG, ADDED = "tokenizer_config.json", "added_tokens.json"
 SPECIAL_MAP = "special_tokens_map.json"
 # Keys of added tokens in TOKENIZER_CONFIG and SPECIAL_MAP: by id, in a list, or by name.
 _ADDED_KEYS = ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens")
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")  # where an added token is found
 CONFIG, XLNET = "config.json", "xlnet"  # a model's settings, and a model_type in them
 ANY_CLASS = "PreTrainedTokenizerFast"  # tokenizer_class written with a tokenizer.json
 # Tokenizers and models whose code prepares text for a SentencePiece model -> whether it lowercases.
@@ -117,12 +118,21 @@ def read(directory: pathlib.Path) -> Vocabulary:
         rules = _find_rules(files) if beside.suffix == ".model" else NONE
         vocabulary = load_vocabulary(beside, reads_special_tokens=reads_special_tokens, rules=rules)
     _check_added(files, vocabulary)
+    direction = (files.tokenizer.get("truncation") or {}).get("direction")
+    if files.settings.get("truncation_side", str(direction).lower()) == "left":
+        _note(f"the tokenizer in {directory} truncates texts on the left; here they lose their end")
     return dataclasses.replace(vocabulary, template=_find_template(files, vocabulary))
 
 
 def _read_optional(path: pathlib.Path) -> dict[str, Any]:
     """Read a file's JSON object; {} without the file."""
     return model_json.read_json(path) if path.is_file() else {}
+
+
+def read_max_length(directory: pathlib.Path) -> int:
+    """Return to how many tokens a folder's tokenizer truncates; 0 without a limit."""
+    limit = _read_optional(directory / TOKENIZER_CONFIG).get("model_max_length")
+    return limit if type(limit) is int else 0
 
 
 def _find_rules(files: _Files) -> str:
@@ -289,9 +299,21 @@ def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathl
 def _check_added(files: _Files, vocabulary: Vocabulary) -> None:
     """Raise if added tokens of a tokenizer, which have files of their own, would be lost.
 
-    Also raise if they name another [CLS], [SEP] or [MASK]. Another [PAD] is hidden as well as ours.
+    Also raise if they find one elsewhere in a text than tokenizer.json does, or name another [CLS],
+    [SEP] or [MASK]. Another [PAD] is hidden as well as ours.
     """
     pieces = vocabulary.pieces()
+    in_file = {token["content"]: token for token in files.tokenizer.get("added_tokens") or ()}
+    by_id = files.settings.get(_ADDED_KEYS[0])
+    for token in by_id.values() if isinstance(by_id, dict) else ():
+        ours, given = in_file.get(_spell(token), {}), token if isinstance(token, dict) else {}
+        for flag in filter(ours.__contains__, _FLAGS):
+            if given.get(flag, ours[flag]) != ours[flag]:  # transformers takes the given
+                raise Refused(
+                    f"{files.directory / TOKENIZER_CONFIG} has {flag} {given[flag]!r:.80} of the "
+                    f"added token {ours['content']!r}, {TOKENIZER} next to it {ours[flag]}; write "
+                    f"{json.dumps(ours[flag])} into the first if {TOKENIZER} is right"
+                )
     special_map = _read_optional(files.directory / SPECIAL_MAP)
     for name, tokens in (
         (ADDED, {*_read_optional(files.directory / ADDED)}),

@@ -77,11 +77,11 @@ def extract(pool="mean", normalize=False, length=19, stride=0):
             SentenceVectors(max_seq_length=7),
         ),
         (
-            {"texts": {"do_lower_case": True}, "prompts": {"default_prompt_name": "query"}},
-            SentenceVectors("mean", False, 0, ("lowercasing", "the prompt 'query'")),
+            {"texts": {"do_lower_case": True}, "prompts": {"prompts": {"query": "q: ", "": ""}}},
+            SentenceVectors("mean", False, 0, ("lowercasing", "prompts before texts (query)")),
         ),
         (
-            {"prompts": {"prompts": {"query": "q: "}, "default_prompt_name": None}},
+            {"prompts": {"prompts": {"query": "", "document": ""}, "default_prompt_name": None}},
             SentenceVectors(),
         ),
     ],
@@ -93,6 +93,10 @@ def test_files_of_every_version_say_the_same(tmp_path, files, expected):
 def test_a_folder_without_modules_says_nothing(tmp_path):
     assert sentence_modules.read(tmp_path) is None
     assert sentence_modules.describe_differences(f"hf:{tmp_path}", extract()) == ""
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(TOKENIZER_OF_6))
+    for length, words in ((16, ""), (19, "tokenizer_config.json takes --max_seq_length=16")):
+        made = sentence_modules.describe_differences(f"hf:{tmp_path}", extract(length=length))
+        assert made == words
 
 
 @pytest.mark.parametrize(
@@ -102,6 +106,12 @@ def test_a_folder_without_modules_says_nothing(tmp_path):
         ({}, extract(pool=""), ""),
         ({}, extract(pool="cls"), "modules.json takes --pool=mean"),
         ({}, extract(normalize=True), ""),  # cosines of the same vectors
+        ({"prompts": {"similarity_fn_name": "dot"}}, extract(), ""),
+        (
+            {"prompts": {"similarity_fn_name": "dot"}},
+            extract(normalize=True),
+            "modules.json takes --normalize=false",
+        ),
         ({"texts": {"max_seq_length": 7}}, extract(), "modules.json takes --max_seq_length=7"),
         ({"texts": {"max_seq_length": 7}}, extract(length=7), ""),
         ({"texts": {"max_seq_length": 7}}, extract(stride=5), ""),

@@ -39,6 +39,9 @@ class StandIn(http.server.BaseHTTPRequestHandler):
                 return self.answer(401, b"", {})
             account = {"type": "user", "name": "me", "orgs": [{"name": "org"}]}
             self.answer_json(account)
+        elif path == "/api/models/me/mine/tree/main":
+            file = {"type": "file", "oid": SHA, "size": 1}
+            self.answer_json([file | {"path": name} for name in self.server.files])
         elif path == "/api/models/org/open":
             self.answer_json({"id": "org/open", "sha": SHA, "private": False, "siblings": []})
         elif "/gated" in path:
@@ -83,8 +86,10 @@ class StandIn(http.server.BaseHTTPRequestHandler):
             self.answer_json({"files": modes})
         elif path == "/api/models/me/mine/commit/main":
             for line in map(json.loads, data.splitlines()):
+                value = line["value"]
+                if line["key"] == "deletedFile":
+                    self.server.files.remove(value["path"])
                 if line["key"] == "file":
-                    value = line["value"]
                     self.server.uploaded[value["path"]] = base64.b64decode(value["content"])
             done = {"commitUrl": f"{place}/commit/{SHA}", "commitOid": SHA}
             self.answer_json(done | {"hookOutput": "", "success": True})
@@ -111,7 +116,7 @@ class StandIn(http.server.BaseHTTPRequestHandler):
 def server(tmp_path):
     held = http.server.ThreadingHTTPServer(("127.0.0.1", 0), StandIn)
     held.asked, held.created, held.uploaded, held.is_full = [], [], {}, False
-    held.info, held.headers = None, {}
+    held.info, held.headers, held.files = None, {}, []
     held.folder = small_checkpoints.write(tmp_path / "published", small_checkpoints.tensors())
     (held.folder / "README.md").write_text("a card")
     (held.folder / "pytorch_model.bin").write_bytes(b"a pickle")
@@ -292,6 +297,10 @@ def test_an_export_is_uploaded_privately_unless_it_is_to_be_public(
         assert created["name"] == "mine" and created.get("organization", "me") == "me"
         is_private = created.get("private") is True or created.get("visibility") == "private"
         assert is_private is not is_public  # the key is another since huggingface_hub 2
+    kept, stale = ["README.md", "LICENSE", "vocab.txt"], "model-00001-of-00002.safetensors"
+    asked_here.files = [*kept, stale, "model.safetensors.index.json", "spiece.model"]
+    upload(folder, "me/mine")
+    assert asked_here.files == kept
     asked_here.is_full = True
     with pytest.raises(OSError, match=r"^the Hugging Face hub cannot be asked: .*507"):
         upload(folder, "me/mine")

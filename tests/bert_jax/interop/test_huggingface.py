@@ -255,7 +255,11 @@ def test_a_regression_of_a_third_party_has_no_labels(held, tmp_path):
     encoder = {name: leaf for name, leaf in held.items() if not name.startswith("cls.")}
     folder = write(tmp_path, encoder | layer, architectures=["BertForSequenceClassification"])
     task = load.load_fine_tuned(f"hf:{folder}")[1]
-    assert (task.kind, task.labels) == (REGRESS, ())
+    assert (task.kind, task.labels, task.options.max_seq_length) == (REGRESS, (), 19)
+    for limit, longest in ((7, 7), (10**30, 19)):
+        (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": limit}))
+        task = load.load_fine_tuned(f"hf:{folder}")[1]
+        assert task.options.max_seq_length == longest
 
 
 DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": ["c2p"]}

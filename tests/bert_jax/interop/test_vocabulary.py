@@ -59,6 +59,19 @@ def test_capitals_that_transformers_would_lowercase_are_noted(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("place", ["tokenizer_config.json", "tokenizer.json"])
+def test_truncation_on_the_left_is_noted(tmp_path, capsys, place):
+    tokenizer = make_wordpiece_tokenizer(PIECES, "[UNK]", lowercase=True)
+    tokenizer.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.enable_truncation(3, direction="left" if place == "tokenizer.json" else "right")
+    settings = {"truncation_side": "left"} if place == "tokenizer_config.json" else {}
+    vocabulary.read(write(tmp_path, PIECES, {"do_lower_case": True} | settings, tokenizer))
+    assert f"{tmp_path} truncates texts on the left" in capsys.readouterr().out
+    tokenizer.no_truncation()
+    vocabulary.read(write(tmp_path, PIECES, {"padding_side": "left"}, tokenizer))
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("text", ["a cat [SEP] dog", "[MASK]s.[UNK]", "a [sep] cat", "A cat"])
 def test_a_list_has_the_ids_of_the_tokenizers_library_where_a_text_spells_special_tokens(
     tmp_path, text
@@ -97,6 +110,20 @@ def test_an_added_token_that_a_list_would_cut_is_refused(tmp_path, name, make):
     (folder / name).write_text(json.dumps(make("[E1]")))
     with pytest.raises(Refused, match=f"{name} has 1 added tokens .* such as '.E1.', and a vocab"):
         vocabulary.read(folder)
+
+
+@pytest.mark.parametrize("flag", ["single_word", "lstrip", "rstrip", "normalized"])
+def test_an_added_token_that_two_files_find_elsewhere_is_refused(tmp_path, flag):
+    tokenizer = make_wordpiece_tokenizer(PIECES, "[UNK]", lowercase=True)
+    tokenizer.add_tokens([tokenizers.AddedToken("cat", **{flag: True})])
+    for value in (True, False):
+        token = {"content": "cat", flag: value}
+        settings = {"do_lower_case": True, "added_tokens_decoder": {"6": token, "5": "a"}}
+        write(tmp_path, PIECES, settings, tokenizer)
+        if value:
+            assert vocabulary.read(tmp_path).size == len(PIECES)
+    with pytest.raises(Refused, match=f"config.json has {flag} False of .*'cat', .* it True;"):
+        vocabulary.read(tmp_path)
 
 
 def test_a_tokenizer_json_that_has_special_tokens_as_pieces_alone(tmp_path):
