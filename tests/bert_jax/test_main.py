@@ -77,6 +77,8 @@ def test_a_setting_that_is_not_there_leads_to_a_pattern_that_is(monkeypatch, cap
     monkeypatch.setattr(sys, "argv", ["config"])
     assert settings.main(["zzzqq"]) == 2
     assert "without a pattern all are listed" in capsys.readouterr().err
+    assert settings.main(["WARMPU"]) == 2
+    assert "did you mean warmup?" in capsys.readouterr().err
     assert settings.main(["optim.lr"]) == 2
     near = capsys.readouterr().err.partition("did you mean ")[2].rstrip("?\n")
     assert settings.main([near]) == 0
