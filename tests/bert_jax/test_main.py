@@ -102,7 +102,15 @@ def test_the_help_of_every_command_fits_a_narrow_terminal(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["command"])
     for module in __main__.MODULES.values():
         text = importlib.import_module(module).COMMAND.format_help()
-        assert [line for line in text.splitlines() if len(line) > 60] == [], module
+        wrong = [line for line in text.splitlines() if len(line) > 60 or line.endswith("-")]
+        assert wrong == [], module
+
+
+def test_the_usage_of_a_command_has_the_config_that_it_needs(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["command"])
+    for module, is_needed in (("bert_jax.plan", True), ("bert_jax.doctor", False)):
+        usage = importlib.import_module(module).COMMAND.format_help().partition("\n\n")[0]
+        assert ("--config=FILE" in usage) == is_needed
 
 
 def test_every_command_of_both_packages_has_a_name():
