@@ -25,7 +25,7 @@ class ReportFlags:
     output: str = flag("", "file for the report, a self-contained HTML page", metavar="FILE.html")
     guesses: int = flag(
         0,
-        "held-out sentences in which the newest checkpoint of each run guesses a hidden word",
+        "held-out sentences per store in which a run's newest checkpoint guesses a hidden word",
         minimum=0,
     )
 

@@ -35,7 +35,7 @@ class ScoreFlags:
         "", "SQuAD 2.0 only: file of the null odds of each question", metavar="FILE"
     )
     null_threshold: float | None = flag(
-        None, "SQuAD 2.0 only: questions with higher null odds get no answer (1.0)"
+        None, "SQuAD 2.0 only: questions with higher null odds get no answer; 1.0 if not set"
     )
 
 

@@ -4,7 +4,9 @@ A command with --config takes each setting as --config.KEY=VALUE.
 """
 
 import dataclasses
+import difflib
 import inspect
+import re
 import sys
 import typing
 from collections.abc import Iterator, Sequence
@@ -98,9 +100,10 @@ def _describe_group(key: str, config: Any, shared: Any = None) -> SettingsGroup:
 
 def _main(log: LibraryLog, flags: SettingsFlags) -> int:
     console, has_any = make_console(highlight=False), False
+    pattern, words = flags.pattern.lower(), set[str]()
     for kind, groups in list_all().items():
         rows = [(f"{group.key}.{row.name}", row) for group in groups for row in group.rows]
-        pattern = flags.pattern.lower()
+        words |= {word for key, _ in rows for word in re.findall("[a-z]+", key)}
         listed = [(key, row) for key, row in rows if pattern in f"{key} {row.about}".lower()]
         if listed:
             has_any = True
@@ -111,6 +114,7 @@ def _main(log: LibraryLog, flags: SettingsFlags) -> int:
             print_paragraph(console, f"{row.about}; {row.allowed}".strip("; "), "dim")
     if not has_any:
         near = [key.removeprefix("--") for key in overrides.near_fields(Config, flags.pattern)]
+        near = near or difflib.get_close_matches(pattern, sorted(words))
         hint = f"did you mean {' or '.join(near)}?" if near else "without a pattern all are listed"
         raise Refused(f"{flags.pattern!r} is in no key or description of a setting; {hint}")
     return 0

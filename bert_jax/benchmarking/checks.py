@@ -27,6 +27,7 @@ from bert_jax.runtime.code_version import describe_code
 from bert_jax.train_step import metrics
 from bert_jax.trainer.compile import choose_attention, find_kernels_of
 from bert_jax.trainer.feed import StoreFeed
+from data_pipeline.cli.worker_pool import count_cores
 from data_pipeline.io.address import is_address, make_install_command
 from data_pipeline.io.bucket import Bucket
 from data_pipeline.io.errors import explain_errors
@@ -56,7 +57,7 @@ def check_software(root: pathlib.Path = pathlib.Path("/")) -> CheckResult:
     code, devices = describe_code(), jax.devices()
     kind, platform = devices[0].device_kind, devices[0].platform
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
-    host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    host_bytes, cores = measure.count_host_bytes(), count_cores()
     numbers = {
         **code,
         "platform": platform,
@@ -65,12 +66,12 @@ def check_software(root: pathlib.Path = pathlib.Path("/")) -> CheckResult:
         "processes": jax.process_count(),
         "device_bytes": limit,
         "host_bytes": host_bytes,
-        "cores": os.cpu_count(),
+        "cores": cores,
     }
     memory = f" with {limit / 2**30:.1f} GiB each" if limit else ""
     sentence = (
         f"Python {code['python']}, jax {jax.__version__}; {len(devices)} x {kind}{memory}; "
-        f"{os.cpu_count()} cores and {host_bytes / 2**30:.0f} GiB on this host"
+        f"{cores} cores and {host_bytes / 2**30:.0f} GiB for this process"
         f"{_describe_load()}"
     )
     unused = [str(path) for path in find_accelerators(root)]

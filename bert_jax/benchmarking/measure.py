@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -226,13 +227,22 @@ def _measure(
     )
 
 
+def count_host_bytes(limits: pathlib.Path = pathlib.Path("/sys/fs/cgroup")) -> int:
+    """Return the memory that this process may use: the host's, or the limit of its container."""
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # cgroup v2 and v1
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+            sizes.append(int((limits / name).read_text()))
+    return min(sizes)
+
+
 def _device_memory_bytes(device: jax.Device) -> int | None:
     """Return the bytes that a program may use on a device; None if the platform does not tell.
 
     Devices of a CPU share the machine's.
     """
     if device.platform == "cpu":
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // jax.local_device_count()
+        return count_host_bytes() // jax.local_device_count()
     limit = (device.memory_stats() or {}).get("bytes_limit")
     return None if limit is None else int(limit)
 

@@ -104,7 +104,7 @@ def load(
     Raises:
       Refused: names the file and its line, or the field, its value and what is allowed.
     """
-    file, *texts = _COLON.split(place, 1)
+    file, *texts = _COLON.split(place.removesuffix(":"), 1)
     path = find(file)
     view = _run_file(path, texts)
     _check_kind(kind, view, file)

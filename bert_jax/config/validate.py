@@ -556,12 +556,14 @@ def _list_transfer_rules(config: Config) -> Iterator[Rule]:
     yield "optim.transfer_base_width", optim.transfer_base_width > 0, named
     has = "config.optim.transfer = 'mup' "
     is_adam = optim.name not in ("lamb", "muon")
-    adam = f"{has}is for Adam: take adamw, bert_adamw or stable_adamw"
+    none = "or set config.optim.transfer=none, which scales no rates"
+    adam = f"{has}is for Adam: take adamw, bert_adamw or stable_adamw, {none}"
     yield "optim.name", is_adam, adam
     new = f"{has}scales new weights, not a checkpoint's: leave it empty"
     yield "init", not config.init, new
     has_width = model.embedding_width == model.hidden_size
-    yield "model.embedding_size", has_width, f"{has}has no rule for a narrower table: set it to 0"
+    table = f"{has}has no rule for a narrower table: set it to 0, {none}"
+    yield "model.embedding_size", has_width, table
     is_other = model.position_embedding_type != "relative"
     other = f"{has}has no rule for its attention's projections: take another one"
     yield "model.position_embedding_type", is_other, other

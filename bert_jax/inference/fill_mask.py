@@ -135,7 +135,7 @@ def open_stores_of_run(address: str, wish: str) -> tuple[Store, ...]:
 
 
 def guess_heldout_words(workdir: str, count: int, top: int) -> list[tuple[str, str]]:
-    """Hide a word of `count` held-out sentences of a run: sentences, and what it guesses.
+    """Hide a word of `count` held-out sentences of each store of a run: texts, and its guesses.
 
     The newest checkpoint answers. Raises Refused if the run guesses no words.
     """
@@ -143,7 +143,11 @@ def guess_heldout_words(workdir: str, count: int, top: int) -> list[tuple[str, s
     stores = open_stores_of_run(address, f"--guesses is {count}")
     model = load_guesser(address)
     positions = model.checkpoint.config.max_position_embeddings
-    questions = hide_heldout_words(model.vocabulary, stores[0].heldout, count, positions)
+    questions = [
+        question
+        for store in stores
+        for question in hide_heldout_words(model.vocabulary, store.heldout, count, positions)
+    ]
     return [
         (question.text, format_guesses(guesses[0], question.answers[0]).plain)
         for question, guesses in zip(questions, guess_tokens(model, questions, top), strict=True)

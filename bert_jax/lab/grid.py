@@ -435,8 +435,8 @@ class Grid:
         def report(number: int, error: str) -> None:
             code, _, message = error.partition(": ")
             if code == f"exit code {REFUSED}" and not any(o.is_finished for o in outcomes):
-                # The others would be refused too; no run began with these settings.
-                (self.folder / NUMBERS).unlink(missing_ok=True)
+                if is_new:  # the others would be refused too; no run began with these settings
+                    (self.folder / NUMBERS).unlink(missing_ok=True)
                 raise Refused(message.removeprefix("error: "))
             score = compare().score
             label = f"{number + 1}/{len(outcomes)}  {self.runs[number].in_words()}"
@@ -445,6 +445,7 @@ class Grid:
             else:
                 screen.print(f"{label}  {score} {outcomes[number].scores[score]:.4f}")
 
+        is_new = not (self.folder / NUMBERS).exists()
         compare()  # keeps the settings: a killed run must not resume with others
         reads = {i: () for i, outcome in enumerate(outcomes) if not outcome.is_finished}
         runs_lib.run_all(reads, work, report, runs_lib.open_lanes(screen, parallel))

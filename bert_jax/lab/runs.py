@@ -174,15 +174,26 @@ def parse_list(flag: str, text: str, parse: Callable[[str], Any], words: str) ->
 def refuse_others(holder: str, before: Any, now: Any) -> None:
     """Raise Refused if a folder's record of its runs differs; `holder` opens the sentence.
 
-    Both are trees as JSON has them; every setting that differs is named by its path.
+    Both are trees as JSON has them; every setting that differs is named by its path. A relative and
+    an absolute path of one place are equal.
     """
     differing = compare_settings(flatten(before), flatten(now))
-    if differing:
-        words = [f"{key}={was!r:.80}, not {new!r:.80}" for key, (was, new) in differing.items()]
+    words = [
+        f"{key}={was!r:.80}, not {new!r:.80}"
+        for key, (was, new) in differing.items()
+        if not isinstance(was, str) or not isinstance(new, str) or _locate(was) != _locate(new)
+    ]
+    if words:
         raise Refused(
             f"{holder} with {'; '.join(words)}: these runs would not compare; restore that "
             "setting, or give another folder"
         )
+
+
+def _locate(place: str) -> tuple[str, str]:
+    """Return the scheme of a place, as orbax, and its absolute path."""
+    scheme, _, path = place.rpartition(":")
+    return scheme, os.path.realpath(path)
 
 
 def claim_folder(

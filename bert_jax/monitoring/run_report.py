@@ -7,7 +7,7 @@ import collections
 import datetime
 import statistics
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -69,7 +69,7 @@ def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED
         facts.append(("wall time", f"{duration(spent)}: {', '.join(shares)}"))
     facts += _list_spent(run, usd_per_chip_hour)
     facts.append(("bad steps", f"{run.bad_steps:,}"))
-    return facts + _list_probe(run) + _list_data(run) + _list_record(run)
+    return facts + _list_scores(run) + _list_data(run) + _list_record(run)
 
 
 def _list_spent(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> Rows:
@@ -211,14 +211,23 @@ def _list_record(run: RunState) -> Rows:
     return facts
 
 
-def _list_probe(run: RunState) -> Rows:
-    """List the last scores of the probe in the folder RUN-probe."""
-    scores = [
-        f"{each['score']:.4f} at step {each['step']:,}"
+def _list_scores(run: RunState) -> Rows:
+    """List the last scores on a task's development sets, and of the probe in RUN-probe."""
+    scores: dict[str, Iterable[tuple[int, float]]] = {
+        measure: zip(*run.curves.select(split, measure), strict=True)
+        for split, measure in run.curves.points
+        if split == "heldout" and measure.startswith("dev") and not measure.endswith("_loss")
+    }
+    scores["probe"] = [
+        (each["step"], each["score"])
         for each in run.probe
         if isinstance(each.get("score"), float) and type(each.get("step")) is int
     ]
-    return [("probe", ", ".join(scores[-5:]))] if scores else []
+    return [
+        (name, ", ".join(f"{score:.4f} at step {step:,.0f}" for step, score in [*pairs][-5:]))
+        for name, pairs in scores.items()
+        if pairs
+    ]
 
 
 def compare_settings(runs: Sequence[RunState]) -> dict[str, list[Any]]:

@@ -95,7 +95,8 @@ def config_flag(kind: type[Any] = Config, is_required: bool = True, about: str =
         "its settings, which bert-jax config lists"
     )
     with_parts = _ConfigFlag(kind, is_required)
-    return flag(None, words, metavar="FILE[:NAME=VALUE,...]", with_parts=with_parts)
+    metavar = "FILE[:NAME=VALUE,...]"
+    return flag(None, words, metavar=metavar, is_required=is_required, with_parts=with_parts)
 
 
 def int8_flag() -> Any:

@@ -243,6 +243,9 @@ class _HelpLayout(argparse.HelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return textwrap.indent("\n".join(_wrap_paragraphs(text, width)), indent)
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap_text(text, width)
+
     def _format_action_invocation(self, action: argparse.Action) -> str:
         return str(action.metavar)
 

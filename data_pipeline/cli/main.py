@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.errors import FULL, ROOM, is_transient
+from data_pipeline.io.errors import FULL, is_transient
 from data_pipeline.io.refused import Refused
 
 Values = TypeVar("Values")
@@ -294,7 +294,7 @@ def describe_os_error(error: OSError) -> str:
     is_short_write = error.errno is None and "requested and" in str(error)
     number = errno.ENOSPC if is_short_write else error.errno
     if number in FULL and (error.strerror or is_short_write):
-        return f"{place}{FULL[number]}; {ROOM}"
+        return f"{place}{'; '.join(FULL[number])}"
     if isinstance(error, FileNotFoundError) and str(error.strerror).startswith("No usable temp"):
         return f"{error.strerror}; name a folder with room by the environment variable TMPDIR"
     if isinstance(error, FileNotFoundError) and error.strerror and not place and _has_lost_folder():

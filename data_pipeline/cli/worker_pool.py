@@ -6,6 +6,7 @@ import multiprocessing.connection
 import multiprocessing.context
 import multiprocessing.resource_tracker
 import os
+import pathlib
 import signal
 import sys
 import threading
@@ -55,9 +56,13 @@ class _Context(multiprocessing.context.SpawnContext):
     Process = _Process
 
 
-def count_cores() -> int:
-    """Return the number of cores that this process may use, which a scheduler may limit."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else (os.cpu_count() or 1)
+def count_cores(limits: pathlib.Path = pathlib.Path("/sys/fs/cgroup")) -> int:
+    """Return how many cores this process may use, which a scheduler or a container may limit."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else (os.cpu_count() or 1)
+    with contextlib.suppress(OSError, ValueError):  # no such file, or "max" without a quota
+        quota, period = map(int, (limits / "cpu.max").read_text().split())
+        cores = min(cores, max(1, quota // period))
+    return cores
 
 
 CONTEXT = _Context()

@@ -141,14 +141,18 @@ def _is_of_a_driver(error: BaseException) -> bool:
 
 
 ROOM = "make room, or give a folder on another disk"
-FULL = {  # errno -> the reason
-    errno.ENOSPC: "no space is left on the disk",
-    errno.EDQUOT: "the disk quota of this user is used up",
+FULL = {  # errno -> the reason, how to fix it
+    errno.ENOSPC: ("no space is left on the disk", ROOM),
+    errno.EDQUOT: ("the disk quota of this user is used up", ROOM),
+    errno.EFBIG: (
+        "the file would be larger than this process may write",
+        "raise the limit (ulimit -f unlimited), or give a folder on another disk",
+    ),
 }
 _PERMISSIONS = "change its owner or its permissions, or give another folder"
-# errno -> the reason, how to fix it. Other libraries quote the system's words (os.strerror).
+# Other libraries quote the system's words (os.strerror).
 _DISK = {
-    **{number: (reason, ROOM) for number, reason in FULL.items()},
+    **FULL,
     errno.EROFS: ("the file system is read-only", "mount it for writing, or give another folder"),
     errno.EACCES: ("this user lacks the permission", _PERMISSIONS),
     errno.EPERM: ("this user lacks the permission", _PERMISSIONS),

@@ -73,6 +73,8 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
         name = f"{path}, the line of step {line['step']}"
         for key, value in line.items():
             kind: type = str if key in _TEXTS else float
+            if type(value) is kind:
+                continue
             try:
                 small_files.field({key: value}, key, kind, name)
             except DamagedFile as error:

@@ -107,10 +107,6 @@ class Action:
     code: int = 0
 
 
-TIMES = (
-    *("billed_since", "requested", "seen", "not_ready_since"),
-    *("unreached_since", "unanswered_since", "waiting_since"),
-)
 REPORTED = ("create", "delete", "set_up", "examine", "start")
 
 
@@ -180,8 +176,10 @@ class State:
 def decide(state: State, answers: Answers) -> tuple[State, list[Action]]:
     """Return the state after these answers, and the actions; `state` is not changed."""
     turn = _Turn(dataclasses.replace(state), answers)
-    for name in TIMES:  # a clock that was set back: else a limit would last as much longer
-        if (getattr(state, name) or 0) > answers.now:
+    for name, value in vars(state).items():
+        is_time = name in ("requested", "seen") or name.endswith("_since")
+        if is_time and (value or 0) > answers.now:
+            # The clock was set back: else a limit would last as much longer.
             setattr(turn.state, name, answers.now)
     if answers.outcomes:
         turn.take_outcomes()

@@ -77,6 +77,8 @@ def test_a_setting_that_is_not_there_leads_to_a_pattern_that_is(monkeypatch, cap
     monkeypatch.setattr(sys, "argv", ["config"])
     assert settings.main(["zzzqq"]) == 2
     assert "without a pattern all are listed" in capsys.readouterr().err
+    assert settings.main(["WARMPU"]) == 2
+    assert "did you mean warmup?" in capsys.readouterr().err
     assert settings.main(["optim.lr"]) == 2
     near = capsys.readouterr().err.partition("did you mean ")[2].rstrip("?\n")
     assert settings.main([near]) == 0
@@ -100,7 +102,15 @@ def test_the_help_of_every_command_fits_a_narrow_terminal(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["command"])
     for module in __main__.MODULES.values():
         text = importlib.import_module(module).COMMAND.format_help()
-        assert [line for line in text.splitlines() if len(line) > 60] == [], module
+        wrong = [line for line in text.splitlines() if len(line) > 60 or line.endswith("-")]
+        assert wrong == [], module
+
+
+def test_the_usage_of_a_command_has_the_config_that_it_needs(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["command"])
+    for module, is_needed in (("bert_jax.plan", True), ("bert_jax.doctor", False)):
+        usage = importlib.import_module(module).COMMAND.format_help().partition("\n\n")[0]
+        assert ("--config=FILE" in usage) == is_needed
 
 
 def test_every_command_of_both_packages_has_a_name():

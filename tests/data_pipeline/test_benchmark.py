@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from data_pipeline import benchmark
+from data_pipeline.cli.worker_pool import count_cores
 from data_pipeline.store import Store
 from tests.data_pipeline.corpora import SPECIAL_IDS, split_of, varied, vocab_size_of
 
@@ -19,6 +20,13 @@ def opened(tmp_path, monkeypatch) -> str:
     store = Store(tmp_path, {"vocabulary": vocabulary, "digest": "abc"}, split, split)
     monkeypatch.setattr(benchmark, "open_store", lambda directory: store)
     return f"--store={tmp_path}"
+
+
+@pytest.fixture(autouse=True)
+def container(tmp_path, monkeypatch):
+    """The folder of the limits of this process's container; without files there are none."""
+    monkeypatch.setattr(benchmark, "count_cores", lambda: count_cores(tmp_path))
+    return tmp_path
 
 
 @pytest.mark.slow
@@ -46,11 +54,14 @@ def test_the_rates_are_written(opened, tmp_path, capsys, packed_examples):
     assert "through tf.data" in shown and all(name in shown for name in expected)
 
 
-def test_each_number_of_cores_is_measured_where_none_is_named(monkeypatch):
+def test_each_number_of_cores_is_measured_where_none_is_named(container, monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(3, 9)), raising=False)
     assert benchmark._choose_core_counts(0) == [1, 2, 4, 6]
     assert benchmark._choose_core_counts(5) == [5]
+    for quota, cores in (("max 100000", 6), ("250000 100000", 2), ("10000 100000", 1)):
+        (container / "cpu.max").write_text(f"{quota}\n")
+        assert count_cores(container) == cores
 
 
 def test_without_linux_all_cores_are_used_and_none_can_be_named(opened, monkeypatch, capsys):

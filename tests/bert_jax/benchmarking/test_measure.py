@@ -213,3 +213,13 @@ def test_rows_that_do_not_divide_are_refused_with_those_that_do(monkeypatch):
         set_rows(CONFIG, CONFIG.phases[0], 250)
     with pytest.raises(ValueError, match=r"is 3, not a multiple of 8 .*try 8$"):
         set_rows(CONFIG, CONFIG.phases[1], 3)
+
+
+@pytest.mark.parametrize("name", ["memory.max", "memory/memory.limit_in_bytes"])
+def test_the_memory_of_a_container_ends_at_its_limit(tmp_path, name):
+    host_bytes = timing.count_host_bytes(tmp_path)
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    for text, expected in (("max\n", host_bytes), ("9223372036854771712", host_bytes), ("7", 7)):
+        file.write_text(text)
+        assert timing.count_host_bytes(tmp_path) == expected

@@ -131,6 +131,11 @@ def test_a_path_that_leads_nowhere_names_a_way(load, path, words):
     assert words in str(refused.value)
 
 
+def test_a_colon_without_text_counts_as_none(load, tmp_path):
+    expected = load(Config)
+    assert overrides.load(Config, f"{tmp_path / 'mine.py'}:", str, []) == expected
+
+
 def test_what_a_file_takes_after_its_colon_is_shown_there(load):
     text = (
         TEXTS[Config]

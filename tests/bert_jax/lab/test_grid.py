@@ -91,6 +91,21 @@ def test_what_would_be_refused_of_every_run_is_refused_once(tmp_path, capsys):
     assert starts(tmp_path) == 1 and not (tmp_path / "grid.json").exists()
     assert run_grid(grid(tmp_path, "sys.exit(1)")) == 1
     assert "no run came to its end; their logs are" in capsys.readouterr().out
+    # Runs have begun with these settings: a refusal forgets them no more.
+    with pytest.raises(Refused):
+        run_grid(grid(tmp_path, failure))
+    assert (tmp_path / "grid.json").exists()
+
+
+def test_a_relative_and_an_absolute_path_of_one_folder_are_equal(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    places = {"init": "hf:x", "data.dir": "glue"}
+    run_grid(grid(tmp_path / "grid", **places))
+    absolute = {"init": f"hf:{tmp_path}/x", "data.dir": f"{tmp_path}/glue"}
+    grid(tmp_path / "grid", **absolute).claim()
+    for name in places:
+        with pytest.raises(Refused, match=name):
+            grid(tmp_path / "grid", **absolute | {name: "orbax:x"}).claim()
 
 
 @pytest.mark.slow

@@ -155,6 +155,17 @@ def test_dollars_and_positions_follow_from_chips_and_steps(tmp_path):
     assert facts["probe"] == "0.7500 at step 10"
 
 
+def test_a_fine_tuning_shows_its_scores_on_the_development_set(tmp_path):
+    folder = make_run(tmp_path / "a")
+    scores = {"dev_loss": 0.6, "dev_f1": 0.5, "dev_mm_accuracy": 0.75, "majority_dev_f1": 0.4}
+    lines = [{"step": step, "split": "heldout", **scores} for step in range(1, 8)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    facts = dict(list_facts(read_run(folder)))
+    assert facts["dev_f1"] == ", ".join(f"0.5000 at step {step}" for step in range(3, 8))
+    assert facts["dev_mm_accuracy"].endswith("0.7500 at step 7")
+    assert not {"dev_loss", "majority_dev_f1", "probe"} & facts.keys()
+
+
 def test_the_data_are_those_of_the_store_if_it_is_the_run_s(tmp_path):
     documents = random_documents(6, seed=1)
     store = tmp_path / "wiki, books"  # one store, not two

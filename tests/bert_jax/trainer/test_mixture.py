@@ -9,6 +9,7 @@ import pytest
 
 from bert_jax import replay
 from bert_jax.config import CheckpointConfig, EvalConfig, Phase
+from bert_jax.inference.fill_mask import guess_heldout_words
 from bert_jax.interop import load
 from bert_jax.train_step.objectives import MLM, Term
 from bert_jax.trainer.feed import StoreFeed, open_store, open_stores
@@ -195,6 +196,7 @@ def test_a_run_scores_each_store_and_no_other_mixture_goes_on_with_it(config, fe
     phases = (config.phases[0], dataclasses.replace(config.phases[1], store_weights="0.5,0.5"))
     with pytest.raises(ValueError, match=r"phases\[1\]\.store_weights .*0\.25.*0\.5"):
         train(dataclasses.replace(config, phases=phases), whole.workdir)
+    assert len(guess_heldout_words(str(whole.workdir), 2, 1)) == 2 * len(feed.stores)
     # Each store's score is what it has by itself; the mixture's is their mean by the shares.
     own = []
     for name, store in zip(feed.config.data.store_names, feed.stores, strict=True):

@@ -16,6 +16,7 @@ import pytest
 from data_pipeline.cli import main
 from data_pipeline.cli.main import describe_os_error, find_python, run_main
 from data_pipeline.io.address import make_install_command
+from data_pipeline.io.errors import explain
 from data_pipeline.io.refused import Refused
 from tests.data_pipeline.cli.no_flags import COMMAND
 from tests.faults.runs import ROOT
@@ -230,9 +231,18 @@ def test_a_full_disk_is_called_so_by_whatever_finds_it():
         assert "no space is left on the disk; make room" in describe_os_error(raised.value)
 
 
-def test_a_quota_that_is_used_up_has_a_way_out():
-    error = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), "stores/x")
-    assert describe_os_error(error).startswith("stores/x: the disk quota of this user is used up; ")
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EDQUOT, "the disk quota of this user is used up; make room"),
+        (errno.EFBIG, "the file would be larger than this process may write; raise the limit"),
+    ],
+)
+def test_a_limit_of_writing_has_a_way_out(number, words):
+    error = OSError(number, os.strerror(number), "stores/x")
+    assert describe_os_error(error).startswith(f"stores/x: {words}")
+    explained = explain(OSError(number, os.strerror(number)), "runs/x", "saving step 30")
+    assert str(explained).startswith(f"runs/x: saving step 30 failed, {words.partition(';')[0]}")
 
 
 def test_a_machine_without_a_temporary_folder_is_told_of_the_variable(monkeypatch, capfd):
