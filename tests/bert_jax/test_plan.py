@@ -20,7 +20,6 @@ from bert_jax.trainer.feed import StoreFeed, read_facts
 from data_pipeline.store import HELDOUT, open_store
 from tests.bert_jax.planning.test_budget import Compiler, OfAKernel, step_secs_of
 from tests.bert_jax.tiny_models import with_setting
-from tests.command_lines import replace_flags
 from tests.faults.runs import ROOT
 
 SMALL = (
@@ -134,7 +133,7 @@ def test_what_cannot_be_planned_is_refused_in_a_sentence(forked, tiny_store, tmp
         "give --config.data.store=STORE": ["--config=configs/auto.py"],
     }
     for sentence, given in refused.items():
-        ran = forked("bert_jax.plan", *replace_flags(SMALL, given), code=2)
+        ran = forked("bert_jax.plan", *SMALL, *given, code=2)
         assert ran.stdout == ""
         assert ran.stderr.startswith("error: ") and ran.stderr.count("\n") == 1
         assert sentence in ran.stderr

@@ -27,7 +27,6 @@ from data_pipeline.report.findings import find_in_store
 from data_pipeline.report.health import measure
 from data_pipeline.store import open_store
 from data_pipeline.vocab import load_vocabulary
-from tests.command_lines import replace_flags
 from tests.data_pipeline import wordpiece_oracle
 from tests.data_pipeline.encoded import write_list
 from tests.faults.runs import ROOT
@@ -61,8 +60,8 @@ def write_vocabulary(path: pathlib.Path) -> pathlib.Path:
 
 
 def flags(corpus: object, output: object, vocab: object, *more: str) -> list[str]:
-    given = [f"--input={corpus}", f"--output={output}", "--workers=1", "--sentences=lines"]
-    return replace_flags([f"--vocab={vocab}", *given] if vocab else given, more)
+    given = [f"--input={corpus}", f"--output={output}", "--workers=1", "--sentences=lines", *more]
+    return [f"--vocab={vocab}", *given] if vocab else given
 
 
 def contents(directory: pathlib.Path) -> dict[str, bytes]:

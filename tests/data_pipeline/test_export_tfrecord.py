@@ -12,7 +12,6 @@ from data_pipeline.export_tfrecord import main
 from data_pipeline.sampling.stream import open_examples
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import open_store
-from tests.command_lines import replace_flags
 
 SEQ_LEN, SLOTS = 37, 5
 SIZES = [f"--seq_len={SEQ_LEN}", f"--max_predictions_per_seq={SLOTS}"]
@@ -49,7 +48,7 @@ def source_of(store, split="train", sizes=(SEQ_LEN, SLOTS), **options):
 
 
 def export(store, output, *flags):
-    assert main([f"--store={store}", f"--output={output}", *replace_flags(SIZES, flags)]) == 0
+    assert main([f"--store={store}", f"--output={output}", *SIZES, *flags]) == 0
     return json.loads((output / "export.json").read_text())
 
 

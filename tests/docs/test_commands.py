@@ -19,7 +19,6 @@ from collections.abc import Sequence
 import pytest
 from tokenizers import BertWordPieceTokenizer
 
-from tests.command_lines import replace_flags
 from tests.conftest import _small_text
 from tests.docs import pages
 from tests.faults.runs import environment, free_port
@@ -151,7 +150,7 @@ def run(forked, folder: pathlib.Path, command: str, done: Sequence[list[str]] = 
         is_new = name == "--output" or (name == "--workdir" and module == "bert_jax.train")
         if is_new and (folder / place).is_dir():
             shutil.rmtree(folder / place)
-    return forked(module, *replace_flags(arguments, flags_for(module, words)), cwd=folder).stdout
+    return forked(module, *arguments, *flags_for(module, words), cwd=folder).stdout
 
 
 def write_task_files(folder: pathlib.Path) -> None:

@@ -5,7 +5,6 @@ import importlib
 import pytest
 
 from data_pipeline.cli.stderr_log import LibraryLog
-from tests.command_lines import replace_flags
 
 pytestmark = pytest.mark.slow
 
@@ -217,7 +216,7 @@ def test_mistakes_get_one_sentence_and_write_nothing(
     places = {"new": tmp_path / "new", "store": tiny_store, "run": trained, "small": small}
     usual, rows = REFUSALS[command]
     for flags, words in rows:
-        arguments = [flag.format(**places) for flag in replace_flags(usual, flags)]
+        arguments = [flag.format(**places) for flag in (*usual, *flags)]
         capfd.readouterr()
         code = main(arguments)
         out, error = capfd.readouterr()
