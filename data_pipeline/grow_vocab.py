@@ -67,7 +67,7 @@ class GrowFlags:
         "", "the vocab.txt to grow; it stays as it is", metavar="FILE", is_required=True
     )
     input: str = flag(
-        "", "text files, as build reads them: GLOB[,GLOB]", metavar="GLOB[,GLOB]", is_required=True
+        "", "text files, as build reads them", metavar="GLOB[,GLOB]", is_required=True
     )
     output: str = flag("", "the vocab.txt to write", metavar="FILE", is_required=True)
     words: int = flag(1000, "most words to add", minimum=1, maximum=1 << 20)

@@ -92,7 +92,7 @@ class Command(Generic[Values]):
         """Read and check the flags.
 
         Raises:
-          Refused: a flag is unknown, missing or given twice, or a value not of its type or range.
+          Refused: a flag is unknown or missing, a list given twice, a value not of its type or range.
         """
         fields = {_write_name(field): field for _, field in _list_flags(self.flags)}
         rest, parts = list(arguments), {}
@@ -318,17 +318,19 @@ def _add(group: Any, field: "dataclasses.Field[Any]") -> None:
 
 
 def _get_text(field: "dataclasses.Field[Any]", given: Mapping[str, Any]) -> Any:
-    """Return the text of a flag, of a repeatable one all texts; None without the flag."""
-    texts = given.get(field.name)
+    """Return the text of a flag, the last if it is repeated; of a repeatable one all, None of none.
+
+    A flag that takes a list is refused if repeated: only a part of the list would count.
+    """
+    texts, form = given.get(field.name), _get_form(field)
     if _find_kind(field) is tuple or not isinstance(texts, list):
         return texts
-    if len(two := list(dict.fromkeys(texts))[:2]) > 1:
-        first, other = map(shorten, two)
+    if form.metavar.endswith((",...", "]")) and not form.with_parts and len({*texts} - {""}) > 1:
         raise Refused(
-            f"{_write_name(field)} is given twice, {first!r} and {other!r}; give one value, or a "
-            "list with commas where --help has one"
+            f"{_write_name(field)} is given {len(texts)} times; give it once, as a list with "
+            f"commas: {_write_name(field)}={shorten(','.join(texts))}"
         )
-    return texts[0]
+    return texts[-1]
 
 
 def _spell_out_booleans(

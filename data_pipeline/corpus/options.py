@@ -31,9 +31,10 @@ class BuildFlags:
 
     input: str = flag(
         "",
-        "files, local, gs:// or hf://, as GLOB[,GLOB], or tfds:NAME/CONFIG: plain text, "
-        "WikiExtractor's <doc> files, JSON lines (known by .jsonl, .json or a first line that is a "
-        "JSON object), csv, tsv, Parquet or Arrow; each plain, or as .gz, .bz2, .xz or .zst",
+        "files, local, gs:// or hf://, or tfds:NAME/CONFIG: plain text, WikiExtractor's <doc> "
+        "files, JSON lines (known by .jsonl, .json or a first line that is a JSON object), csv, "
+        "tsv, Parquet or Arrow; each plain, or as .gz, .bz2, .xz or .zst",
+        metavar="GLOB[,GLOB]",
         is_required=True,
     )
     output: str = flag("", "the folder of the store to make, local or gs://")
@@ -55,9 +56,10 @@ class BuildFlags:
     )
     compare_vocabs: str = flag(
         "",
-        "instead of a build: measure these vocabularies on the input, FILE[,FILE], and write "
-        "nothing; a vocab.txt is lowercased unless it has capitals",
+        "instead of a build: measure these vocabularies on the input, and write nothing; a "
+        "vocab.txt is lowercased unless it has capitals",
         _VOCABULARY,
+        metavar="FILE[,FILE]",
     )
     train_vocab: str = flag(
         "",

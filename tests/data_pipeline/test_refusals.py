@@ -27,7 +27,6 @@ from data_pipeline import (
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
 from data_pipeline.vocab.train import train_vocabulary
-from tests.command_lines import replace_flags
 from tests.damages import fifo, folder, link_to_itself
 from tests.data_pipeline.stores import healthy_store
 
@@ -243,7 +242,7 @@ def test_a_mistake_is_one_sentence_before_any_work(monkeypatch, refused, command
     monkeypatch.setattr(build, "train_vocabulary", lambda *given: pytest.fail("trained"))
     monkeypatch.setattr(inspect, "measure", None)
     main, argv = COMMANDS[command]
-    refused(main, replace_flags(argv, flags.split()), REFUSALS[command][flags])
+    refused(main, [*argv, *flags.split()], REFUSALS[command][flags])
 
 
 # More numbers of a flag that are out of its range, and places that are none.
@@ -283,4 +282,4 @@ def test_a_bad_value_of_every_flag_is_one_sentence(capsys, refused, command):
     bad = [f"--{name}={value}" for name in values for value in values[name]]
     assert (len(bad) >= 4) == (command != "python_docs")
     for flag in [*bad, *BAD_VALUES[command]]:
-        refused(main, replace_flags(argv, [flag]), flag.removeprefix("--").partition("=")[0])
+        refused(main, [*argv, flag], flag.removeprefix("--").partition("=")[0])
