@@ -92,7 +92,7 @@ class Command(Generic[Values]):
         """Read and check the flags.
 
         Raises:
-          Refused: a flag is unknown or missing, a list given twice, a value not of its type or range.
+          Refused: a flag is unknown or missing, a list given twice, a value not of its type.
         """
         fields = {_write_name(field): field for _, field in _list_flags(self.flags)}
         rest, parts = list(arguments), {}
