@@ -299,21 +299,23 @@ def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathl
 def _check_added(files: _Files, vocabulary: Vocabulary) -> None:
     """Raise if added tokens of a tokenizer, which have files of their own, would be lost.
 
-    Also raise if they find one elsewhere in a text than tokenizer.json does, or name another [CLS],
-    [SEP] or [MASK]. Another [PAD] is hidden as well as ours.
+    Also raise if they name another [CLS], [SEP] or [MASK]; another [PAD] is hidden as well as ours.
+    Note a token that they find elsewhere in a text than tokenizer.json does.
     """
     pieces = vocabulary.pieces()
     in_file = {token["content"]: token for token in files.tokenizer.get("added_tokens") or ()}
     by_id = files.settings.get(_ADDED_KEYS[0])
-    for token in by_id.values() if isinstance(by_id, dict) else ():
-        ours, given = in_file.get(_spell(token), {}), token if isinstance(token, dict) else {}
-        for flag in filter(ours.__contains__, _FLAGS):
-            if given.get(flag, ours[flag]) != ours[flag]:  # transformers takes the given
-                raise Refused(
-                    f"{files.directory / TOKENIZER_CONFIG} has {flag} {given[flag]!r:.80} of the "
-                    f"added token {ours['content']!r}, {TOKENIZER} next to it {ours[flag]}; write "
-                    f"{json.dumps(ours[flag])} into the first if {TOKENIZER} is right"
-                )
+    for given in by_id.values() if isinstance(by_id, dict) else ():
+        ours = in_file.get(_spell(given), {}) if isinstance(given, dict) else {}
+        flags = [
+            flag for flag in _FLAGS if flag in ours and given.get(flag, ours[flag]) != ours[flag]
+        ]
+        if flags:
+            _note(
+                f"{files.directory / TOKENIZER} finds the added token {ours['content']!r} by other "
+                f"rules ({', '.join(flags)}) than {TOKENIZER_CONFIG}, which transformers takes; "
+                "here the first counts"
+            )
     special_map = _read_optional(files.directory / SPECIAL_MAP)
     for name, tokens in (
         (ADDED, {*_read_optional(files.directory / ADDED)}),
