@@ -44,8 +44,9 @@ REST_PER_SETUP_SEC = 2.0
 MIN_STEPS = 300
 # Tokens in a step and in all steps of a small run that was tuned (docs/experiments.md). The batch
 # grows with this power of the tokens; Bergsma et al. 2025 (arXiv 2505.13738) find 0.38 for the best
-# batch of causal models. Batches are half an octave apart, to compile few of them.
-BASE_BATCH_TOKENS, BASE_TOKENS, BATCH_POWER = 1536, 3.07e6, 0.4
+# batch of causal models. Batches are half an octave apart, to compile few of them; at a quarter of
+# the base batch and the same rate, a run of three minutes stayed on the plateau.
+BASE_BATCH_TOKENS, BASE_TOKENS, BATCH_POWER, MIN_OCTAVES = 1536, 3.07e6, 0.4, -0.5
 # The width of that run, its rate with AdamW, the share of warm-up in each phase's steps, and the
 # share of each phase in all steps.
 BASE_WIDTH, BASE_RATE, WARMUP_SHARES = 128, 3e-3, (0.125, 0.075)
@@ -209,6 +210,9 @@ def choose_run(request: DialRequest, measure: Measure, clock: Callable[[], float
     tried = set[int]()  # batches; on a busy machine the best batch may oscillate
     while (batch_tokens := choose_batch(speeds.count_tokens(size))) not in tried:
         tried |= {size.batch_tokens, batch_tokens}
+        if batch_tokens < BASE_BATCH_TOKENS:
+            size = speeds.shrink(size, batch_tokens)
+            break
         octaves = abs(math.log2(batch_tokens / size.batch_tokens))
         most_secs = BATCH_SHARE * octaves * speeds.left_secs(size)
         if size.measuring_secs > most_secs or len(tried) > MAX_MEASURED:
@@ -225,7 +229,7 @@ def choose_run(request: DialRequest, measure: Measure, clock: Callable[[], float
 
 def choose_batch(tokens: float) -> int:
     """Return the tokens of a step in a run that reads so many."""
-    octaves = BATCH_POWER * math.log2(max(tokens, BASE_TOKENS) / BASE_TOKENS)
+    octaves = max(MIN_OCTAVES, BATCH_POWER * math.log2(max(tokens, 1.0) / BASE_TOKENS))
     return round(BASE_BATCH_TOKENS * 2 ** (round(2 * octaves) / 2))
 
 
@@ -318,6 +322,17 @@ class _Speeds:
         size = self._make_size(shape, batch_tokens, config, step_secs, setup_secs)
         self.measured[shape] = size
         return size
+
+    def shrink(self, size: DialSize, batch_tokens: int) -> DialSize:
+        """Return a size with a smaller batch, whose steps are assumed to take as much less time."""
+        config = _configure(self.request, size.shape, batch_tokens)
+        step_secs = tuple(
+            secs * phase.batch_size / measured.batch_size
+            for secs, phase, measured in zip(
+                size.step_secs, config.phases, size.config.phases, strict=True
+            )
+        )
+        return self._make_size(size.shape, batch_tokens, config, step_secs, size.setup_secs)
 
     def find(self, shape: EncoderShape) -> DialSize:
         """Return a size with its speed, by its operations if it was not measured."""

@@ -373,6 +373,18 @@ def test_few_sizes_and_given_batches_are_measured_once(budget, speed, flags):
     assert machine.calls == BASE_BATCH
 
 
+@pytest.mark.parametrize(("speed", "rows"), [(0.3, (34, 17)), (0.6, (48, 24)), (1, (48, 24))])
+def test_a_run_of_few_tokens_takes_a_smaller_batch_without_another_measurement(speed, rows):
+    machine = Machine(speed * LAPTOP)
+    choice = choose("4m", machine=machine)
+    assert machine.calls == BASE_BATCH
+    assert tuple(phase.batch_size for phase in choice.config.phases) == rows
+    measured = choice.measured[0].step_secs
+    for now, before, row, base in zip(choice.size.step_secs, measured, rows, (48, 24), strict=True):
+        assert now == pytest.approx(before * row / base)
+    assert 0.9 * 240 < choice.secs <= 240
+
+
 @pytest.mark.parametrize(
     ("budget", "named"),
     [
