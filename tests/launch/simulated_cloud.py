@@ -191,6 +191,7 @@ class Cloud:
         self.life += 1
         self.state, self.node, self.created = "CREATING", "", self.now
         self.is_set_up = False
+        self.starts *= self.road != "gke"  # a JobSet counts its own; BUCKET has them all
         self.statuses = ["never started"] * WORKERS
         self.at(20, self.in_life(lambda: self.become("WAITING_FOR_RESOURCES")))
         patience = 60 if self.is_granting else self.random.expovariate(1 / (2 * HOUR))

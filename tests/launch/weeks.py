@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import io
 import pathlib
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -106,8 +107,8 @@ def live_in(folder: pathlib.Path, cloud: Cloud, rules: Rules) -> Week:
     return Week(code, looks, broken)
 
 
-def main() -> None:
-    """Live many weeks and count how they end."""
+def main() -> int:
+    """Live many weeks and count how they end; return 1 if one broke a property."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--weeks", type=int, default=2000)
     weeks, begin = parser.parse_args().weeks, time.process_time()
@@ -123,7 +124,8 @@ def main() -> None:
             ends["broken"] += 1
     secs = time.process_time() - begin
     print(f"{weeks} weeks, {looks / weeks:.0f} looks each, {secs:.0f} s: {dict(ends)}")
+    return bool(ends["broken"])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
