@@ -43,9 +43,9 @@ REST_PER_SETUP_SEC = 2.0
 # After so many steps, width 128 is 0.4 nats below the unigram loss (docs/results/training.md).
 MIN_STEPS = 300
 # Tokens in a step and in all steps of a small run that was tuned (docs/experiments.md). The batch
-# grows with this power of the tokens; Bergsma et al. 2025 (arXiv 2505.13738) find 0.38 for the best
-# batch of causal models. Batches are half an octave apart, to compile few of them; at a quarter of
-# the base batch and the same rate, a run of three minutes stayed on the plateau.
+# changes with this power of the tokens; Bergsma et al. 2025 (arXiv 2505.13738) find 0.38 for the
+# best batch of causal models. Batches are half an octave apart, to compile few of them; a quarter
+# of the base batch at the same rate left the plateau late.
 BASE_BATCH_TOKENS, BASE_TOKENS, BATCH_POWER, MIN_OCTAVES = 1536, 3.07e6, 0.4, -0.5
 # The width of that run, its rate with AdamW, the share of warm-up in each phase's steps, and the
 # share of each phase in all steps.

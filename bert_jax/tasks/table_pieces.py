@@ -120,9 +120,11 @@ def read_pieces(table: OpenedTable) -> Iterator[TablePiece]:
 
 
 def _text_pieces(table: OpenedTable) -> Iterator[TablePiece]:
+    is_delimited = find_suffix(table.path) not in JSON_LINES
+
     def measure(row: tuple[int, Mapping[str, Any]]) -> tuple[int, int]:
         number, record = row
-        if find_suffix(table.path) not in JSON_LINES and len(record) > _MAX_COLUMNS:
+        if is_delimited and len(record) > _MAX_COLUMNS:
             raise Refused(
                 f"{table.path} row {number} has more than {_MAX_COLUMNS:,} columns; is it a table?"
             )

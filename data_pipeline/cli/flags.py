@@ -7,6 +7,7 @@ the command line and lays out the help; types, ranges and choices are checked as
 import argparse
 import dataclasses
 import difflib
+import re
 import shutil
 import sys
 import textwrap
@@ -23,6 +24,7 @@ Values = TypeVar("Values")
 _FORM = "flag"
 ARGUMENTS = "arguments"  # section of positional arguments
 _METAVARS: dict[Any, str] = {int: "N", float: "X"}
+_is_list = re.compile(r"(\w+)(,\.\.\.|\[,\1\])").fullmatch  # N,... or FILE[,FILE]
 # The flags by which commands take a model: the error for a wrong one suggests the right one.
 _MODELS = {"checkpoint", "from", "workdir", "model", "init"}
 _MAX_COLUMNS = 100
@@ -322,10 +324,10 @@ def _get_text(field: "dataclasses.Field[Any]", given: Mapping[str, Any]) -> Any:
 
     A flag that takes a list is refused if repeated: only a part of the list would count.
     """
-    texts, form = given.get(field.name), _get_form(field)
+    texts = given.get(field.name)
     if _find_kind(field) is tuple or not isinstance(texts, list):
         return texts
-    if form.metavar.endswith((",...", "]")) and not form.with_parts and len({*texts} - {""}) > 1:
+    if _is_list(_get_form(field).metavar) and len({*texts} - {""}) > 1:
         raise Refused(
             f"{_write_name(field)} is given {len(texts)} times; give it once, as a list with "
             f"commas: {_write_name(field)}={shorten(','.join(texts))}"
