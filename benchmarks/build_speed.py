@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 
+from benchmarks.results import HELP, Measured, open_row, write_row
 from data_pipeline.io.files import find_files
 from data_pipeline.read.lines import read_lines
 
@@ -32,7 +33,9 @@ def main() -> None:
     parser.add_argument("--megabytes", default="60,300")
     parser.add_argument("--workers", default="1,2")
     parser.add_argument("--build_flags", default="--documents=gutenberg", help="further ones")
+    parser.add_argument("--record", default="", metavar="ROW", help=HELP)
     given = parser.parse_args()
+    row, measured = open_row(given.record), []
     for megabytes in map(int, given.megabytes.split(",")):
         with tempfile.TemporaryDirectory() as folder:
             text = pathlib.Path(folder) / "text"
@@ -41,11 +44,25 @@ def main() -> None:
                 store = pathlib.Path(folder) / "store"
                 flags = [f"--input={text}/*", f"--output={store}", f"--vocab={given.vocab}"]
                 flags += [f"--workers={workers}", *given.build_flags.split()]
-                print(
-                    f"{stored_bytes / 1e6:.0f} MB, --workers={workers}:",
-                    measure(flags, stored_bytes),
-                )
+                text_size = f"{stored_bytes / 1e6:.0f} MB, --workers={workers}:"
+                measured.append(f"{text_size} {measure(flags, stored_bytes)}")
+                print(measured[-1])
                 shutil.rmtree(store)
+    write_row(row, describe(measured))
+
+
+def describe(measured: list[str]) -> Measured:
+    """Describe the builds; the headline has the rates of those with one worker."""
+    rates = [
+        f"{rate.partition(',')[0]} from {size}"
+        for size, rate in (line.split(", --workers=1: ") for line in measured if "=1: " in line)
+    ]
+    return Measured(
+        what="build of a store from English, file to store, vocabulary given",
+        figure="; ".join(measured),
+        runs="1 each",
+        headline=f"Build of a store with one worker: {', '.join(rates)} of English.",
+    )
 
 
 def replicate(pattern: str, wanted_bytes: int, folder: pathlib.Path) -> int:

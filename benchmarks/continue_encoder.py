@@ -26,6 +26,7 @@ import rich.console
 import rich.table
 
 from benchmarks.families import claim
+from benchmarks.results import HELP, Measured, open_row, write_row
 from bert_jax.logging.statistics import describe_mean
 
 CLASSES, MIN_WORDS = 10, 5
@@ -182,9 +183,11 @@ def main() -> None:
     parser.add_argument("--english_minutes", type=float, default=60.0)
     parser.add_argument("--field_minutes", type=float, default=20.0)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--record", default="", metavar="ROW", help=HELP)
     given = parser.parse_args()
-    folder, fixed = given.output, vars(given).items()
-    claim(folder, **{name: value for name, value in fixed if name not in ("output", "seeds")})
+    row = open_row(given.record)
+    folder, free = given.output, ("output", "seeds", "record")
+    claim(folder, **{name: value for name, value in vars(given).items() if name not in free})
     build_stores(given.english, folder)
     model = shape_model(given.width, given.layers)
     per_minute = measure_steps(model, folder)
@@ -205,6 +208,23 @@ def main() -> None:
         cells = [describe_mean([found[measure] for found in runs]) for measure in MEASURES]
         table.add_row(name, f"{english if name == 'old' else field:,}", *cells)
     rich.console.Console(width=110).print(table)
+    what = f"ModernBERT of {given.layers} layers of {given.width}, {english:,} steps of English"
+    what += f", then {field:,} on Python's documentation: MLM loss on held-out documentation, "
+    what += "on held-out English, dev accuracy of naming a docstring's package of ten"
+    write_row(row, describe(scores, what, given.seeds))
+
+
+def describe(scores: dict[str, list[dict[str, float]]], what: str, seeds: int) -> Measured:
+    """Describe median and range of each system and measure."""
+    figures = []
+    for name, runs in scores.items():
+        cells = []
+        for measure in MEASURES:
+            found = sorted(run[measure] for run in runs)
+            spread = f" ({found[0]:.3f} to {found[-1]:.3f})" if found[0] < found[-1] else ""
+            cells.append(f"{statistics.median(found):.3f}{spread}")
+        figures.append(f"{name} {', '.join(cells)}")
+    return Measured(what, "; ".join(figures), f"{seeds} seeds, median (range); one pre-training")
 
 
 if __name__ == "__main__":

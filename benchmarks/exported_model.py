@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
+from benchmarks.results import HELP, Measured, open_row, write_difference, write_row
 from benchmarks.step.workers import Worker
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import ComputeConfig
@@ -128,7 +129,9 @@ def main() -> None:
     )
     parser.add_argument("--model", required=True, help="folder that bert_jax.convert wrote")
     parser.add_argument("--torch", required=True, help="a Python with torch and transformers")
+    parser.add_argument("--record", default="", metavar="ROW", help=HELP)
     given = parser.parse_args()
+    row = open_row(given.record)
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "ours.npz"
         np.savez(file, **compute_ours(load.load(f"hf:{given.model}"), export.SENTENCES))
@@ -144,6 +147,10 @@ def main() -> None:
     for name, value in seen["differences"].items():
         print(f"  {name:8} {value:.1e}")
     print(f"  the same token ids: {not seen['other_ids']}")
+    what = f"an export in transformers, largest difference: {', '.join(seen['differences'])}; ids"
+    figures = " / ".join(map(write_difference, seen["differences"].values()))
+    ids = "others" if seen["other_ids"] else "the same"
+    write_row(row, Measured(what, f"{figures}; {ids}", "1", versions=versions))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ import rich.console
 
 from benchmarks.exported_model import compute_ours
 from benchmarks.parity_runs.drawn_models import FAMILIES_DRAWN, draw_models, read_texts
+from benchmarks.results import HELP, Measured, open_row, write_difference, write_row
 from benchmarks.step.side_by_side import make_environment
 from benchmarks.step.workers import ROOT, Worker
 from bert_jax.checkpoint.arrays import name_leaves
@@ -113,7 +114,9 @@ def main() -> None:
     parser.add_argument("--data", type=pathlib.Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--torch_pythons", default="", help="instead of making environments")
     parser.add_argument("--json_out", type=pathlib.Path)
+    parser.add_argument("--record", default="", metavar="ROW", help=HELP)
     given = parser.parse_args()
+    row = open_row(given.record)
     console = rich.console.Console(width=None if sys.stdout.isatty() else 140)
     pythons = [pathlib.Path(path).absolute() for path in given.torch_pythons.split(",") if path]
     if not pythons:
@@ -147,6 +150,30 @@ def main() -> None:
     if wrong := sum(bool(result["faults"]) for result in results):
         sys.exit(f"error: {wrong} of {len(results)} models are not the same in transformers")
     console.print(f"{len(results)} models are the same, {len(texts):,} texts each")
+    write_row(row, describe(results, len(given.families.split(",")), len(texts)))
+
+
+def describe(results: Sequence[dict[str, Any]], families: int, texts: int) -> Measured:
+    """Describe the largest difference in each version of transformers."""
+    versions = sorted({result["transformers"] for result in results})
+    worst = [
+        max(
+            max(result["differences"].values(), default=0.0)
+            for result in results
+            if result["transformers"] == version
+        )
+        for version in versions
+    ]
+    models, named = len(results) // len(versions), " / ".join(versions)
+    return Measured(
+        what=f"{models} exports of drawn models of {families} families in transformers {named}, "
+        "largest difference of hidden states, logits, pseudo-log-likelihoods and gradients; ids of "
+        f"{texts:,} texts",
+        figure=f"{' / '.join(map(write_difference, worst))}; the same",
+        runs="1",
+        headline=f"{models} exports of {families} families agree with transformers within "
+        f"{write_difference(max(worst))}.",
+    )
 
 
 if __name__ == "__main__":

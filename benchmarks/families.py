@@ -20,6 +20,7 @@ from collections.abc import Sequence
 import rich.console
 import rich.table
 
+from benchmarks.results import HELP, Measured, open_row, write_row
 from bert_jax.lab.kinds import score_masked_words
 from bert_jax.lab.row_kind import MASKED_WORDS
 from bert_jax.lab.runs import claim_folder
@@ -80,7 +81,9 @@ def main() -> None:
     parser.add_argument("--output", type=pathlib.Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--record", default="", metavar="ROW", help=HELP)
     arguments = parser.parse_args()
+    row = open_row(arguments.record)
     claim(arguments.output, store=arguments.store)
     runs: dict[str, list[dict[str, float]]] = {model: [] for model in arguments.models}
     for seed in range(arguments.seeds):  # every model once, then every model again
@@ -94,6 +97,25 @@ def main() -> None:
             measured.append(measure(workdir, arguments.store, screen))
     (arguments.output / "families.json").write_text(json.dumps(runs, indent=1) + "\n")
     report(runs, rich.console.Console(width=110))
+    write_row(row, describe(runs, arguments.seeds))
+
+
+def describe(runs: dict[str, list[dict[str, float]]], seeds: int) -> Measured:
+    """Describe mean and standard deviation of each measure and model."""
+    figures = []
+    for name in (SAME_WORDS, *MEASURES):
+        having = {model: measured for model, measured in runs.items() if name in measured[0]}
+        means = [
+            f"{model} {describe_mean([run[name] for run in measured])}"
+            for model, measured in having.items()
+        ]
+        figures += [f"{name}: {', '.join(means)}"] if means else []
+    return Measured(
+        what="models of `configs/quickstart.py`: loss on the same masked words (all as [MASK]) and "
+        "each model's own held-out measures",
+        figure="; ".join(figures),
+        runs=f"{seeds} each",
+    )
 
 
 def report(runs: dict[str, list[dict[str, float]]], console: rich.console.Console) -> None:

@@ -15,7 +15,7 @@ import json
 import pathlib
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ import rich.console
 
 from benchmarks.exports import TORCH, export_model
 from benchmarks.parity_runs.drawn_models import FAMILIES_DRAWN, draw_models, read_texts
+from benchmarks.results import HELP, Measured, open_row, write_difference, write_row
 from benchmarks.step.side_by_side import make_environment
 from benchmarks.step.workers import ROOT, Worker
 from bert_jax.interop import export, load
@@ -103,7 +104,9 @@ def main() -> None:
     parser.add_argument("--data", type=pathlib.Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--pythons", default="", help="one a library, for no new environments")
     parser.add_argument("--json_out", type=pathlib.Path)
+    parser.add_argument("--record", default="", metavar="ROW", help=HELP)
     given = parser.parse_args()
+    row = open_row(given.record)
     console = rich.console.Console(width=None if sys.stdout.isatty() else 140)
     libraries = given.libraries.split(",")
     pythons = [pathlib.Path(path).absolute() for path in given.pythons.split(",") if path]
@@ -114,8 +117,11 @@ def main() -> None:
     workers = {
         name: Worker(python, WORKER) for name, python in zip(libraries, pythons, strict=True)
     }
+    versions: dict[str, str] = {}
     for name, worker in workers.items():
-        words = (f"{key} {value}" for key, value in worker.ask("start", library=name).items())
+        started = worker.ask("start", library=name)
+        versions |= started
+        words = (f"{key} {value}" for key, value in started.items())
         console.print(f"{name}: {', '.join(words)}")
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as place:
@@ -151,6 +157,23 @@ def main() -> None:
         sys.exit(f"error: {wrong} of {len(results)} exports are not the same elsewhere")
     compared = sum(bool(result["differences"]) for result in results)
     console.print(f"{compared} comparisons agree")
+    write_row(row, describe(results, versions))
+
+
+def describe(results: Sequence[dict[str, Any]], versions: Mapping[str, str]) -> Measured:
+    """Describe the largest difference in each library."""
+    worst: dict[str, float] = {}
+    for result in results:
+        key = f"{result['library']} ({', '.join(result['differences'])})"
+        if result["differences"]:
+            worst[key] = max(worst.get(key, 0.0), *result["differences"].values())
+    models = len({result["model"] for result in results})
+    return Measured(
+        what=f"{models} exports in {', '.join(worst)}: largest difference; token ids",
+        figure=f"{' / '.join(map(write_difference, worst.values()))}; the same",
+        runs="1",
+        versions=versions,
+    )
 
 
 if __name__ == "__main__":

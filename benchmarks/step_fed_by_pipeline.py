@@ -24,6 +24,7 @@ import rich.console
 import rich.table
 from absl import app, flags
 
+from benchmarks.results import HELP, Measured, open_row, write_row
 from bert_jax.config import CheckpointConfig, Config, ModelConfig, Phase
 from bert_jax.parallel import mesh
 from bert_jax.train_step import schedule, state, step
@@ -35,6 +36,7 @@ STORE = flags.DEFINE_string("store", None, "folder that data_pipeline.build wrot
 ROUNDS = flags.DEFINE_integer("rounds", 12, "turns of each side, at each size", lower_bound=1)
 TURN_STEPS = flags.DEFINE_integer("turn_steps", 8, "steps of a turn", lower_bound=1)
 JSON_OUT = flags.DEFINE_string("json_out", "", "file to write the measurement to")
+RECORD = flags.DEFINE_string("record", "", HELP)
 
 # Layers, width, heads, sequence length, rows, examples in a row.
 SIZES = (
@@ -133,6 +135,7 @@ def main(argv: Sequence[str]) -> None:
     """Measure each size and print a table."""
     if len(argv) > 1:
         raise app.UsageError(f"{argv[1]!r} is not a flag")
+    row = open_row(RECORD.value)
     results = []
     with tempfile.TemporaryDirectory() as folder:
         for number, size in enumerate(SIZES):
@@ -156,6 +159,25 @@ def main(argv: Sequence[str]) -> None:
     if JSON_OUT.value:
         record = {"devices": [str(jax.devices()[0])], "jax": jax.__version__, "sizes": results}
         pathlib.Path(JSON_OUT.value).write_text(json.dumps(record, indent=2) + "\n")
+    write_row(row, describe(results))
+
+
+def describe(results: Sequence[dict[str, Any]]) -> Measured:
+    """Describe the ratio at each size."""
+    sizes = [
+        f"{each['layers']} x {each['hidden_size']}, batch {each['rows']} x {each['seq_len']}, "
+        f"{each['packed_examples']} examples per row"
+        for each in results
+    ]
+    figures = [
+        f"{each['ratio']:.3f} ({each['ratio_min']:.3f} - {each['ratio_max']:.3f})"
+        for each in results
+    ]
+    return Measured(
+        what=f"step fed by the pipeline / by prepared batches: {'; '.join(sizes)}",
+        figure="; ".join(figures),
+        runs=f"{ROUNDS.value} rounds, alternating",
+    )
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import rich.console
 from absl import app, flags
 
+from benchmarks.results import HELP
 from benchmarks.step import hf_names, side_by_side
 from benchmarks.step.cases import CASES
 from benchmarks.step.workers import ROOT
@@ -31,6 +32,7 @@ HF_LOSS = flags.DEFINE_enum(
 )
 PLATFORM = flags.DEFINE_string("platform", "cpu", "JAX_PLATFORMS of both sides")
 JSON_OUT = flags.DEFINE_string("json_out", None, "file to write every round to")
+RECORD = flags.DEFINE_string("record", "", HELP)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -52,9 +54,8 @@ def main(argv: Sequence[str]) -> None:
         to_ours=hf_names.from_hf_flax,
     )
     cases = {name: CASES[name] for name in SIZES.value}
-    side_by_side.report(
-        other, cases, PLATFORM.value, ROUNDS.value, TURN_SECS.value, console, JSON_OUT.value
-    )
+    turns = ROUNDS.value, TURN_SECS.value
+    side_by_side.report(other, cases, PLATFORM.value, *turns, console, JSON_OUT.value, RECORD.value)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 import rich.console
 from absl import app, flags
 
+from benchmarks.results import HELP
 from benchmarks.step import hf_names, side_by_side
 from benchmarks.step.cases import CASES
 from benchmarks.step.workers import ROOT
@@ -38,6 +39,7 @@ TORCH_ENV = flags.DEFINE_string(
 )
 TORCH_PYTHON = flags.DEFINE_string("torch_python", None, "their interpreter, instead of making one")
 JSON_OUT = flags.DEFINE_string("json_out", None, "file to write every round to")
+RECORD = flags.DEFINE_string("record", "", HELP)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -65,9 +67,8 @@ def main(argv: Sequence[str]) -> None:
         to_ours=hf_names.from_hf_torch,
     )
     cases = {name: CASES[name] for name in sizes}
-    side_by_side.report(
-        other, cases, DEVICE.value, ROUNDS.value, TURN_SECS.value, console, JSON_OUT.value
-    )
+    turns = ROUNDS.value, TURN_SECS.value
+    side_by_side.report(other, cases, DEVICE.value, *turns, console, JSON_OUT.value, RECORD.value)
 
 
 if __name__ == "__main__":

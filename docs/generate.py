@@ -199,18 +199,26 @@ def fill_headlines(text: str) -> str:
     )
 
 
+def write_results() -> None:
+    """Write the pages and the picture that show rows of docs/results."""
+    import pictures
+
+    for source in RESULTS.glob("*.json"):
+        source.with_suffix(".md").write_text(results_page(source), encoding="utf-8")
+    for page in WITH_HEADLINES:
+        page.write_text(fill_headlines(page.read_text(encoding="utf-8")), encoding="utf-8")
+    pictures.draw_speed(list_named_rows())
+
+
 def main() -> None:
     """Write all pages, or only the reference pages into the given folder."""
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else PAGES
     if folder == PAGES:
         import pictures
 
-        pictures.draw(list_named_rows())
+        write_results()
+        pictures.draw_rows()
         (DESIGN / "decisions.md").write_text(decisions_page(), encoding="utf-8")
-        for source in RESULTS.glob("*.json"):
-            source.with_suffix(".md").write_text(results_page(source), encoding="utf-8")
-        for page in WITH_HEADLINES:
-            page.write_text(fill_headlines(page.read_text(encoding="utf-8")), encoding="utf-8")
     (folder / "config.md").write_text(config_page(), encoding="utf-8")
     (folder / "commands.md").write_text(commands_page(), encoding="utf-8")
 

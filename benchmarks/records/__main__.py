@@ -27,6 +27,7 @@ import jax
 from benchmarks.families import train
 from benchmarks.records import entries, report, trace
 from benchmarks.records.masked_tokens import score_split
+from benchmarks.results import HELP, open_row, write_row
 from bert_jax.config import Config, overrides, resolve, total_steps
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_masked_lm
@@ -138,11 +139,13 @@ def check_store(store: str) -> None:
         )
 
 
-def check() -> int:
+def check(record: str) -> int:
     """Print the table, and draw it in README.md; return 1 if an entry breaks a rule."""
+    row = open_row(record)
     verdicts = entries.check_entries(entries.read_entries())
     make_console(highlight=False).print(report.build_table(verdicts))
     report.update_readme(verdicts)
+    write_row(row, report.describe(verdicts))
     return int(any(verdict.faults for verdict in verdicts))
 
 
@@ -239,6 +242,7 @@ def parse_arguments(argv: list[str] | None) -> tuple[argparse.Namespace, list[st
     parser.add_argument("--changed", metavar="TEXT")
     parser.add_argument("--name", help="write the entry of this name")
     parser.add_argument("--steps", type=read_steps, default=(0, trace.FIRST_STEPS), metavar="A:B")
+    parser.add_argument("--record", default="", metavar="ROW", help=f"with --check: {HELP}")
     arguments, flags = parser.parse_known_args(argv)
     if unknown := [flag for flag in flags if not (arguments.run and flag.startswith("--config."))]:
         parser.error(f"{unknown[0]} is not known; --run takes --config.KEY=VALUE")
@@ -264,7 +268,7 @@ def main(argv: list[str] | None = None) -> int:
         elif arguments.replay:
             return replay(arguments.replay, arguments.steps, arguments.store)
         else:
-            return check()
+            return check(arguments.record)
     except (Refused, OSError, subprocess.CalledProcessError) as error:
         print(f"benchmarks.records: {error}", file=sys.stderr)
         return 2

@@ -8,7 +8,6 @@ import datetime
 import hashlib
 import json
 import pathlib
-import platform
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from benchmarks.records.trace import (
     read_fingerprints,
     record_trace,
 )
+from benchmarks.results import read_cpu_model
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import ResolvedRun, total_steps
 from bert_jax.logging.statistics import Interval, compare_paired
@@ -223,19 +223,7 @@ def make_entry(
 
 def describe_machine() -> Machine:
     """Describe the machine that this process runs on."""
-    return Machine(_read_cpu_model(), count_cores(), jax.__version__)
-
-
-def _read_cpu_model() -> str:
-    """Return the processor's name and its widest vector instructions, which round differently."""
-    path = pathlib.Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    facts = {
-        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)
-    }
-    name = facts.get("model name") or platform.processor() or platform.machine()
-    known = [each for each in ("avx512f", "avx2") if each in facts.get("flags", "").split()]
-    return f"{name} with {known[0]}" if known else name
+    return Machine(read_cpu_model(), count_cores(), jax.__version__)
 
 
 def compute_digest(entry: Entry) -> str:

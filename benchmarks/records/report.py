@@ -7,6 +7,7 @@ import rich.table
 from matplotlib.figure import Figure
 
 from benchmarks.records.entries import COMPUTE, DATA, Verdict
+from benchmarks.results import Measured
 from bert_jax.logging import plots
 from data_pipeline.cli.terminal import make_table
 from data_pipeline.io.atomic import write_file
@@ -36,6 +37,18 @@ def list_rows(verdicts: Sequence[Verdict]) -> list[list[str]]:
             ]
         )
     return rows
+
+
+def describe(verdicts: Sequence[Verdict]) -> Measured:
+    """Describe all entries as a row of docs/results."""
+    cells = [dict(zip(HEADS, row, strict=True)) for row in list_rows(verdicts)]
+    machines = {f"{each.entry.machine.cores} cores ({each.entry.machine.cpu})" for each in verdicts}
+    return Measured(
+        what="entries of `benchmarks/records/README.md`, seeds 1 to 5: nats per held-out token, "
+        f"mean (range); time in steps, on {', '.join(sorted(machines))}",
+        figure="; ".join(f"{row['entry']} {row['nats per token']}, {row['s']} s" for row in cells),
+        runs="5",
+    )
 
 
 def build_table(verdicts: Sequence[Verdict]) -> rich.table.Table:

@@ -22,6 +22,7 @@ import numpy as np
 import rich.console
 import rich.table
 
+from benchmarks import results as rows
 from benchmarks.step.cases import (
     CASES,
     PADDING_OF_ROBERTA,
@@ -310,11 +311,13 @@ def report(
     turn_secs: float,
     console: rich.console.Console,
     json_out: str | None,
+    record: str,
 ) -> None:
-    """Compare, print the results, and write every round to a file if one is named.
+    """Compare, print the results, and write every round to a file and a row if they are named.
 
     A comparison that fails ends the process with one line.
     """
+    row = rows.open_row(record)
     try:
         results = compare(other, cases, platform, rounds, turn_secs)
     except (RuntimeError, ValueError) as error:
@@ -322,6 +325,28 @@ def report(
     show(results, console)
     if json_out:
         pathlib.Path(json_out).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    rows.write_row(row, describe(other.name, results))
+
+
+def describe(theirs: str, results: Results) -> rows.Measured:
+    """Describe the times of every case as a row of docs/results."""
+    sizes, times, ratios = [], [], []
+    for name, case in results["cases"].items():
+        batch = f"{case['case']['batch_size']} x {case['case']['seq_len']}"
+        ms = [[one[key] for one in case["rounds"]] for key in ("hf_ms", "our_ms")]
+        sizes.append(f"{name}, batch {batch}")
+        times.append(f"{name} {rows.describe_times(*ms, 'ms')}")
+        ratios.append(f"{name} {rows.describe_ratio(*ms)}")
+    asked = ", ".join(f"{key} {value}" for key, value in results["asked_of_theirs"].items())
+    return rows.Measured(
+        what=f"training step, {'; '.join(sizes)}: {theirs} ({asked}) / ours",
+        figure="; ".join(times),
+        runs=f"{len(case['rounds'])} rounds, alternating",
+        headline=f"Training step, the time of {theirs} divided by ours (range): "
+        f"{', '.join(ratios)}.",
+        versions=results["versions"]["hf"],
+        accelerator="" if results["device"] == "cpu" else results["device"],
+    )
 
 
 def make_environment(
