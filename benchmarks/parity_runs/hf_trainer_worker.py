@@ -57,6 +57,7 @@ def fine_tune(
     """
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     transformers.logging.set_verbosity_error()  # hides a warning for each layer that the file lacks
+    transformers.logging.disable_progress_bar()
     transformers.set_seed(seed)
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
@@ -94,6 +95,7 @@ def fine_tune(
         train_dataset=train,
         data_collator=transformers.DataCollatorWithPadding(tokenizer),
     )
+    trainer.remove_callback(transformers.PrinterCallback)
     trained = trainer.train()
     np.save(f"{folder}/logits.npy", trainer.predict(dev).predictions)
     trainer.save_model()
