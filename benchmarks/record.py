@@ -10,6 +10,7 @@ must be newer than the commit that is checked out.
 
 import argparse
 import dataclasses
+import datetime
 import json
 import pathlib
 import statistics
@@ -109,8 +110,10 @@ def main() -> None:
     rows = {row.get("name"): row for row in list_rows(read_themes())}
     row = open_row(given.row, command=rows.get(given.row, {"command": "none"})["command"])
     measured, commit = describe_files(given.row, given.files)
+    written = datetime.date.fromtimestamp(max(file.stat().st_mtime for file in given.files))
     if row is not None:
-        write_row(dataclasses.replace(row, commit=commit or row.commit), measured)
+        facts = {"commit": commit or row.commit, "date": written.isoformat(), "load": None}
+        write_row(dataclasses.replace(row, **facts), measured)
 
 
 if __name__ == "__main__":

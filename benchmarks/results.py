@@ -60,7 +60,8 @@ class Row:
     above: str  # for a new row, the one above it
     command: str
     commit: str
-    load: float
+    date: str
+    load: float | None  # None: not known
 
 
 def open_row(record: str, command: str = "") -> Row | None:
@@ -103,7 +104,8 @@ def find_row(record: str, command: str) -> Row:
             f"--record={record}: the code is at no commit ({changed or 'no clone'}); commit it, so "
             "that others can measure the same"
         )
-    return Row(name, above, command, commit, os.getloadavg()[0])
+    today = datetime.date.today().isoformat()
+    return Row(name, above, command, commit, today, os.getloadavg()[0])
 
 
 def ask_git(*words: str) -> str:
@@ -129,7 +131,7 @@ def write_row(row: Row | None, measured: Measured) -> None:
         "figure": measured.figure,
         "command": f"`{row.command}`" if "`" not in row.command else row.command,
         "device": describe_device(row.load, measured.versions, measured.accelerator),
-        "date": datetime.date.today().isoformat(),
+        "date": row.date,
         "commit": row.commit,
         "runs": measured.runs,
     }
@@ -178,14 +180,14 @@ def find_program(command: str) -> str:
     return found[1] if found else command
 
 
-def describe_device(load: float, versions: Mapping[str, str], accelerator: str) -> str:
+def describe_device(load: float | None, versions: Mapping[str, str], accelerator: str) -> str:
     """Describe the machine, its load before the measurement, and the versions of libraries."""
     cpu = _OF_CPU.sub("", read_cpu_model()).strip()
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     cores = count_cores()
     machine = f"{cores} {'core' if cores == 1 else 'cores'} ({cpu}), {memory_gb:.0f} GB"
     known = {"Python": platform.python_version(), **package_versions(("jax",)), **versions}
-    parts = [machine, accelerator, f"load {load:.1f} before"]
+    parts = [machine, accelerator, "" if load is None else f"load {load:.1f} before"]
     return ", ".join([*filter(None, parts), *(f"{name} {is_at}" for name, is_at in known.items())])
 
 
