@@ -90,6 +90,8 @@ def make_speed(rows: Mapping[str, Mapping[str, str]]) -> Figure:
     axes = figure.subplots(len(panels), 1, gridspec_kw={**grid, "hspace": 0.5}).tolist()
     for ax, (title, names, labels), times in zip(axes, panels, pairs, strict=True):
         row = rows[names[0]]
+        if len(times) != len(labels):
+            raise ValueError(f"{names} have {len(times)} pairs of times for {len(labels)} bars")
         _draw_bars(ax, times, labels)
         corner = {"xy": (0.02, 1), "xycoords": ("figure fraction", "axes fraction")}
         points = {"xytext": (0, 20), "textcoords": "offset points"}
