@@ -83,6 +83,9 @@ def _need_flags(job: Job) -> None:
     for name in ("config", "workdir"):
         if f"--{name}" in job.flags or not job.find(name):
             refuse(f"--{name}= is missing, such as --config=configs/base.py --workdir=gs://b/a")
+    folder = job.workdir.removeprefix("gs://")
+    if folder not in (job.workdir, plain := os.path.normpath(folder)):
+        refuse(f"--workdir={job.workdir} is gs://{plain} to training; give that")
     if any(f.startswith("--print_config") and f != "--print_config=false" for f in job.flags):
         refuse("--print_config trains nothing, on a slice that costs money; remove it")
 
