@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from .job import Job
-from .run import Ask, Command, make
+from .run import CONTEXT, LOGINS, Ask, Command, make
 from .text import dig, escape, read_json
 
 _APIS = {"queued": "tpu", "compute_engine": "compute", "gke": "container"}
@@ -58,6 +58,12 @@ def list_checks(job: Job) -> Iterator[Check]:
             command = make("gcloud storage ls", f"{store}/manifest.json")
             remedy = f"gcloud storage cp --recursive stores/mine {store.rpartition('/')[0]}/"
             yield Check(store, command, bool, remedy)
+
+
+def list_questions(job: Job) -> list[Command]:
+    """Return the questions of check.sh, in their order."""
+    context = [CONTEXT] * (job.cluster.slice.road == "gke")
+    return [*LOGINS, *context, *(check.question for check in list_checks(job))]
 
 
 def _is_near(region: str, out: str) -> bool:

@@ -54,8 +54,8 @@ class Cluster:
     """Hold the settings of one TPU slice, each of its form.
 
     project, place: gcloud's flags. label: of all that is created. bucket: without a slash at its
-    end, or ''. logs: its folder for copies of the workers' logs, or ''. is_internal: the machines
-    get no external address.
+    end, or ''. logs, lock: its folder for copies of the workers' logs and the object that one
+    supervisor holds, or ''. is_internal: the machines get no external address.
     """
 
     def __init__(self, path: pathlib.Path, overrides: dict[str, str]) -> None:
@@ -67,6 +67,7 @@ class Cluster:
             _check(f"--{name.lower()}" if name in overrides else str(path), name, value)
         self.name, self.bucket = self.get("TPU_NAME"), self.get("BUCKET").rstrip("/")
         self.logs = f"{self.bucket}/logs/{self.name}" if self.bucket else ""
+        self.lock = f"{self.bucket}/launch/{self.name}/lock" if self.bucket else ""
         self.project = f"--project={self.get('PROJECT')}"
         self.place = f"--zone={self.get('ZONE')} {self.project}"
         self.label = f"launched_by={self.get('LABEL')}"

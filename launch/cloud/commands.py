@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from . import compute_engine, decide, gke, queued
-from .check import list_checks, run_checks
+from .check import list_questions, run_checks
 from .cluster import read_arguments
 from .decide import Rules
 from .job import Job, check_config, find_commit
 from .queued import on_workers
-from .run import LOGINS, ask, check_login, make, run_all
+from .run import ask, check_login, make, run_all
 from .text import escape, refuse
-from .watch import Supervisor
+from .watch import Supervisor, list_own_commands
 from .wheelhouse import wheelhouse
 
 ROADS: dict[str, ModuleType] = {"queued": queued, "compute_engine": compute_engine, "gke": gke}
@@ -277,8 +277,9 @@ def check(given: Namespace, road: ModuleType) -> int:
     job = Job(given.cluster, tuple(given.rest))
     if job.find("config"):
         job = check_config(job)
+    road.plan("create", job)  # refuses a setting that is missing
     if given.dry_run:
-        return run_all([*LOGINS, *(entry.question for entry in list_checks(job))], True)
+        return run_all(list_questions(job), True)
     return 0 if run_checks(job, ask) else 2
 
 
@@ -294,9 +295,11 @@ def watch(given: Namespace, road: ModuleType) -> int:
     job = check_config(job)
     road.plan("create", job)  # refuses a setting that is missing
     if given.dry_run:
-        examine = " examine" * given.doctor
-        for kind in f"create look set_up{examine} start stacks stop delete clean".split():
-            commands = road.questions(job) if kind == "look" else road.plan(kind, job)
+        steps = {"check": list_questions(job), "supervise": list_own_commands(job)}
+        steps |= {"create": road.plan("create", job), "look": road.questions(job)}
+        examine = "examine " * given.doctor
+        kinds = f"set_up {examine}start stacks last_words stop delete clean".split()
+        for kind, commands in (steps | {kind: road.plan(kind, job) for kind in kinds}).items():
             print(f"# {kind}\n" * bool(commands), end="")
             run_all(commands, True)
         return 0

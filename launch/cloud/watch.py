@@ -20,7 +20,7 @@ from typing import Any, TextIO
 from . import decide
 from .decide import REPORTED, Action, Answers, Rules, State
 from .job import Job
-from .run import Answer, Ask, ask_all, make
+from .run import Answer, Ask, Command, ask_all, make
 from .text import dig, escape, read_json, read_time, refuse
 
 RENEW_SECS, MAX_LOCK_AGE_SECS = 600, 3600
@@ -138,6 +138,21 @@ def find_checkpoint(workdir: str, ask: Ask) -> int | None:
     return max(map(int, steps), default=-1)
 
 
+def list_own_commands(job: Job) -> list[Command]:
+    """Return what a supervisor asks of the bucket: for its lock, and for checkpoints."""
+    asked: list[Command] = []
+
+    def ask(command: Command) -> Answer:
+        asked.append(command)
+        return Answer(0, '{"generation": "0"}')
+
+    lock = BucketLock(job.cluster.lock, "HOST:FOLDER", ask, time.time)
+    lock.take()
+    lock.release()
+    find_checkpoint(job.workdir, ask)
+    return asked
+
+
 def show(line: str, file: TextIO) -> None:
     """Print a line; drop it if the reader is gone, as supervision goes on."""
     try:
@@ -158,10 +173,8 @@ class Supervisor:
         key = folder / "id"  # containers may share the names of host and folder
         if not key.exists():
             key.write_text(secrets.token_hex(8))
-        bucket = job.cluster.bucket
         owner = f"{socket.gethostname()}:{folder} {key.read_text()}"
-        address = f"{bucket}/launch/{job.cluster.name}/lock" if bucket else ""
-        self.bucket_lock = BucketLock(address, owner, ask, time.time)
+        self.bucket_lock = BucketLock(job.cluster.lock, owner, ask, time.time)
 
     def run(self) -> int:
         """Supervise until the end; return the exit code."""

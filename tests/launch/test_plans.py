@@ -87,9 +87,9 @@ def test_the_commands_of_every_script(call, cluster, clone, tmp_path, golden):
 
 
 STEPS = {
-    "queued": "create look set_up start stacks stop delete",
-    "compute_engine": "create look delete clean",
-    "gke": "create look delete",
+    "queued": "check supervise create look set_up start stacks last_words stop delete",
+    "compute_engine": "check supervise create look delete clean",
+    "gke": "check supervise create look last_words delete",
 }
 
 
@@ -153,6 +153,8 @@ FLAGS_REFUSED = [
     ("pod", ("a.py", "--max-usd=5"), "'--max-usd=5'"),
     ("pod", ("a.py", "--", "--x=1"), "'--'"),
     ("check", ("--delete-at-end",), "'--delete-at-end'"),
+    ("check", ("--topology=v6e:4x4",), "BUCKET is empty"),
+    ("check", ("--topology=v6e:4x4", "--road=gke"), "GKE_IMAGE is empty"),
     ("create", ("--topology=v6e:4x4",), "--config="),
     ("ssh", ("--topology=v6e:4x4", "id"), "ROAD=queued"),
     ("pod", ("a.py", "--topology=v6e:4x4", "--doctor"), "--doctor is for ROAD=queued"),
