@@ -74,8 +74,6 @@ def lock_here(folder: pathlib.Path) -> Any:
     except BlockingIOError:
         file.seek(0)
         refuse(f"process {file.read(20).strip()} supervises this slice already, see {folder}")
-    except OSError as error:
-        refuse(f"no state can be kept in {folder} ({error}); give another --state_dir")
     file.truncate(0)
     file.write(f"{os.getpid()}\n")
     file.flush()
@@ -168,12 +166,15 @@ class Supervisor:
         self, road: ModuleType, job: Job, rules: Rules, folder: pathlib.Path, ask: Ask
     ) -> None:
         self.road, self.job, self.folder, self.ask = road, job, folder, ask
-        self.lock = lock_here(folder)
-        self.state = read_state(folder / "state.json", rules)
         key = folder / "id"  # containers may share the names of host and folder
-        if not key.exists():
-            key.write_text(secrets.token_hex(8))
-        owner = f"{socket.gethostname()}:{folder} {key.read_text()}"
+        try:
+            self.lock = lock_here(folder)
+            self.state = read_state(folder / "state.json", rules)
+            if not key.exists():
+                key.write_text(secrets.token_hex(8))
+            owner = f"{socket.gethostname()}:{folder} {key.read_text()}"
+        except OSError as error:
+            refuse(f"no state can be kept in {folder} ({error}); give another --state_dir")
         self.bucket_lock = BucketLock(job.cluster.lock, owner, ask, time.time)
 
     def run(self) -> int:

@@ -149,8 +149,11 @@ def test_a_disk_that_keeps_no_state_is_one_sentence(pod, monkeypatch, tmp_path):
         patch.setattr(watch.fcntl, "flock", lambda *_: fill("lock", None))
         assert "give another --state_dir" in pod("queued", state="other")[2]
     (tmp_path / "file").touch()
-    code, _, error = pod("queued", state="file")
-    assert code == 2 and "give another --state_dir" in error
+    for folder in ("state.json", "id"):  # as of another user
+        (tmp_path / f"not_{folder}" / folder).mkdir(parents=True)
+    for name in ("file", "not_state.json", "not_id"):
+        code, _, error = pod("queued", state=name)
+        assert code == 2 and "give another --state_dir" in error
     code, _, error = pod("queued", "--state_dir=~not-a-user/x")
     assert code == 2 and "names a user who is not known here" in error
 
