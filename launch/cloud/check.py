@@ -90,6 +90,7 @@ def run_checks(job: Job, ask: Ask) -> bool:
         remedy = check.remedy if said.code else check.relocation or check.remedy
         words = f"missing: {check.name}; {remedy}"
         print(escape(words if is_missing else f"not known: {check.name} ({said.words})"))
-    quota = "gcloud beta quotas info list --service=tpu.googleapis.com"
+    service = "tpu" if job.cluster.slice.road == "queued" else "compute"
+    quota = f"gcloud beta quotas info list --service={service}.googleapis.com"
     print(f"not known: quota; {quota} {job.cluster.project}")
     return is_fine

@@ -142,7 +142,7 @@ def delete(given: Namespace, road: ModuleType) -> int:
     cluster, job, is_foreign = given.cluster, Job(given.cluster), given.force_foreign
     commands = [*road.plan("delete", job), *road.plan("clean", job)]
     if given.dry_run:
-        return run_all([road.questions(job)[0], *commands], True)
+        return run_all([*road.questions(job), *commands], True)
     if is_foreign or not given.yes:
         _confirm(cluster.name, "--force_foreign needs one" if is_foreign else "add --yes")
     answers = road.look(job, ask, time.time())
