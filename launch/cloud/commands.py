@@ -28,8 +28,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def _find_road(given: Namespace) -> ModuleType:
-    cluster = given.cluster
-    road = cluster.slice.road
+    cluster, road = given.cluster, given.cluster.slice.road
     # GKE's page on flex-start: no v3 and v4.
     is_offered = road != "queued" and cluster.slice.name != "v4"
     if cluster.get("PROVISIONING") == "flex_start" and not is_offered:

@@ -394,11 +394,9 @@ class _Turn:
             self.act("stacks")
             self.event(f"no output for {silent_secs:.0f} s")
             self.start(is_stopped_first=True)
-        elif rules.starts_itself:
-            self.say_waiting(where, f"newest checkpoint {self.step}")
-        elif not running:
+        elif not (running or rules.starts_itself):
             self.start()
-        elif len(running) + len(codes) < len(workers):
+        elif len(running) + len(codes) < len(workers) and not rules.starts_itself:
             state.partial += 1
             self.event(where)
             if state.partial >= MAX_PARTIAL:

@@ -31,8 +31,7 @@ def read_state(path: pathlib.Path, rules: Rules) -> State:
     if not path.exists():
         return State(rules)
     values = read_json(path.read_text(errors="replace"))
-    kinds = {"workdir": "str"} | {f.name: str(f.type) for f in dataclasses.fields(State)}
-    del kinds["rules"]
+    kinds = {f.name: str(f.type) for f in dataclasses.fields(State)[1:]} | {"workdir": "str"}
     if not isinstance(values, dict) or set(values) != set(kinds):
         refuse(f"{path} holds another state than this supervisor writes; remove it")
     for name, value in values.items():

@@ -87,8 +87,7 @@ def refused(call):
 def read_flags() -> dict[str, set[str]]:
     """Return, by command, the flags in the --dry-run output that gcloud's own check accepts."""
     flags = collections.defaultdict(set)
-    printed = (GOLDEN / "launch_dry_runs.txt").read_text().splitlines()
-    for line in printed:
+    for line in (GOLDEN / "launch_dry_runs.txt").read_text().splitlines():
         if line.startswith(("gcloud ", "kubectl ")):
             name, found = split_flags(shlex.split(line))
             flags[name] |= found

@@ -51,9 +51,8 @@ def run(tmp_path, cluster, capsys):
 @pytest.mark.parametrize("case", BAD, ids=str)
 def test_each_check_alone_fails_with_its_remedy(run, case):
     key, bad, remedy, *place = case
-    service = "compute" if place else "tpu"  # whose quota the chips count to
     is_fine, (quota,) = run({}, *place)
-    assert is_fine and f"--service={service}." in quota
+    assert is_fine and ("--service=tpu." in quota) == (not place)
     is_fine, said = run({key: bad}, *place)
     assert (is_fine, len(said), said[0][:9], remedy in said[0]) == (False, 2, "missing: ", True)
 
