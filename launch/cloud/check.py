@@ -56,7 +56,7 @@ def list_checks(job: Job) -> Iterator[Check]:
     for address in (job.store or job.find("config.data.store")).split(","):
         if (store := address.rstrip("/")).startswith("gs://"):
             command = make("gcloud storage ls", f"{store}/manifest.json")
-            remedy = f"gcloud storage cp --recursive stores/mine {store.rpartition('/')[0]}/"
+            remedy = "gcloud storage cp --recursive stores/{2} {0}/".format(*store.rpartition("/"))
             yield Check(store, command, bool, remedy)
 
 

@@ -144,7 +144,6 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "wait": ("return once it is ready, or after TIME, such as 6h", "[TIME]", DURATION),
     "yes": ("ask for no confirmation",),
     "force_foreign": ("delete it without that label; always asks, on a terminal",),
-    "skip_config_check": ("for workers of another commit, do not resolve it here",),
     "stop": ("SIGTERM to all workers, upon which training saves; SIGKILL 60 s later",),
     "lines": ("number of lines, from the end", "N", _NUMBER, "100"),
     "follow": ("keep showing lines until Ctrl-C, which does not disturb training",),

@@ -197,8 +197,7 @@ def train(given: Namespace, road: ModuleType) -> int:
             refuse(f"--stop takes no flags of training, but there is '{given.rest[0]}'; remove it")
         return run_all(road.plan("stop", job), given.dry_run)
     _need_flags(job)
-    if not given.skip_config_check:
-        check_config(job)
+    check_config(job)
     kinds = [*["examine"] * given.doctor, "start"]
     commands = [command for kind in kinds for command in road.plan(kind, job)]
     if code := run_all(commands, given.dry_run):
@@ -362,7 +361,7 @@ _ARGUMENTS: dict[Callable[[Namespace, ModuleType], int], tuple[str, str]] = {
     create: ("[TRAIN_FLAG ...]", "wait poll_secs revision wheelhouse"),
     delete: ("", "yes force_foreign"),
     setup: ("", "revision wheelhouse"),
-    train: (_TRAINING, "doctor skip_config_check stop"),
+    train: (_TRAINING, "doctor stop"),
     logs: ("", "worker lines follow bucket"),
     ssh: ("['COMMAND']", "worker"),
     wheelhouse: ("", "revision python"),

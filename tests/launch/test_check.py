@@ -27,7 +27,7 @@ BAD = [
     ("describe gs://my-", LOST, "buckets create gs://my"),
     ("describe gs://runs", LOST, "buckets create gs://runs "),
     ("buckets describe", '{"location": "EUROPE-WEST4"}', "buckets relocate gs://my-bucket"),
-    ("ls gs://b/s/", ABSENT, "cp --recursive stores/mine gs://b/"),
+    ("ls gs://b/s/", ABSENT, "cp --recursive stores/s gs://b/"),
 ]
 
 
