@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from .job import Job
-from .run import Ask, Command, make
+from .run import CONTEXT, LOGINS, Ask, Command, make
 from .text import dig, escape, read_json
 
 _APIS = {"queued": "tpu", "compute_engine": "compute", "gke": "container"}
@@ -56,8 +56,14 @@ def list_checks(job: Job) -> Iterator[Check]:
     for address in (job.store or job.find("config.data.store")).split(","):
         if (store := address.rstrip("/")).startswith("gs://"):
             command = make("gcloud storage ls", f"{store}/manifest.json")
-            remedy = f"gcloud storage cp --recursive stores/mine {store.rpartition('/')[0]}/"
+            remedy = "gcloud storage cp --recursive stores/{2} {0}/".format(*store.rpartition("/"))
             yield Check(store, command, bool, remedy)
+
+
+def list_questions(job: Job) -> list[Command]:
+    """Return the questions of check.sh, in their order."""
+    context = [CONTEXT] * (job.cluster.slice.road == "gke")
+    return [*LOGINS, *context, *(check.question for check in list_checks(job))]
 
 
 def _is_near(region: str, out: str) -> bool:
@@ -84,6 +90,7 @@ def run_checks(job: Job, ask: Ask) -> bool:
         remedy = check.remedy if said.code else check.relocation or check.remedy
         words = f"missing: {check.name}; {remedy}"
         print(escape(words if is_missing else f"not known: {check.name} ({said.words})"))
-    quota = "gcloud beta quotas info list --service=tpu.googleapis.com"
+    service = "tpu" if job.cluster.slice.road == "queued" else "compute"
+    quota = f"gcloud beta quotas info list --service={service}.googleapis.com"
     print(f"not known: quota; {quota} {job.cluster.project}")
     return is_fine

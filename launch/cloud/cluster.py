@@ -18,7 +18,8 @@ _PATH = "[A-Za-z0-9._/][A-Za-z0-9._/-]*"
 _NAME = "[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 _HOST = r"projects/[a-z0-9.:-]+"  # a Shared VPC's host project
 _ACCOUNT = r"[a-z0-9][a-z0-9-]{0,62}@[a-z0-9.-]+\.gserviceaccount\.com"
-_BUCKET = r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9._/-]*)?"
+_BUCKET = r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9._-]+)*/?"
+_PORT = r"[1-9]\d{3}|[1-5]\d{4}|6([0-4]\d|5[0-4])\d\d|655([0-2]\d|3[0-5])"
 _PYTHON = "(?!-)[A-Za-z0-9._/-]*[A-Za-z0-9_-]/bin/python"
 _TAG = "(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?"
 _IMAGE = rf"[a-z0-9][a-z0-9.-]*(:\d{{1,5}}/)?[a-z0-9._/-]*{_TAG}"
@@ -38,7 +39,7 @@ FORMS: dict[str, tuple[str, str, str | None]] = {
     "NETWORK": (f"({_HOST}/global/networks/)?{_NAME}", "default", ""),
     "SUBNETWORK": (f"({_HOST}/regions/{_NAME}/subnetworks/)?{_NAME}", "default", ""),
     "INTERNAL_IPS": ("true|false", "true or false", "false"),
-    "COORDINATOR_PORT": ("[1-9][0-9]{3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}", "8482", ""),
+    "COORDINATOR_PORT": (_PORT, "8482", ""),
     "LABEL": ("[a-z]([a-z0-9_-]{0,61}[a-z0-9])?", "bert_jax", "bert_jax"),
     "GKE_IMAGE": (_IMAGE, "us-docker.pkg.dev/my-project/my-images/bert_jax:1", ""),
     "GKE_SERVICE_ACCOUNT": ("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "trainer", ""),
@@ -53,8 +54,8 @@ class Cluster:
     """Hold the settings of one TPU slice, each of its form.
 
     project, place: gcloud's flags. label: of all that is created. bucket: without a slash at its
-    end, or ''. logs: its folder for copies of the workers' logs, or ''. is_internal: the machines
-    get no external address.
+    end, or ''. logs, lock: its folder for copies of the workers' logs and the object that one
+    supervisor holds, or ''. is_internal: the machines get no external address.
     """
 
     def __init__(self, path: pathlib.Path, overrides: dict[str, str]) -> None:
@@ -66,6 +67,7 @@ class Cluster:
             _check(f"--{name.lower()}" if name in overrides else str(path), name, value)
         self.name, self.bucket = self.get("TPU_NAME"), self.get("BUCKET").rstrip("/")
         self.logs = f"{self.bucket}/logs/{self.name}" if self.bucket else ""
+        self.lock = f"{self.bucket}/launch/{self.name}/lock" if self.bucket else ""
         self.project = f"--project={self.get('PROJECT')}"
         self.place = f"--zone={self.get('ZONE')} {self.project}"
         self.label = f"launched_by={self.get('LABEL')}"
@@ -100,7 +102,7 @@ def _check(origin: str, name: str, value: str) -> None:
     if not value and default != "":
         refuse(f"{origin}: {name} is empty; set it, such as {name}={example}")
     # Only paths can hold a slash; no folder above the named one is meant.
-    if value and not (re.fullmatch(form, value) and ".." not in value.split("/")):
+    if value and not (re.fullmatch(form, value, re.ASCII) and ".." not in value.split("/")):
         refuse(f"{origin}: {name} is '{value}', which is not of the form of {example}")
 
 
@@ -142,7 +144,6 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "wait": ("return once it is ready, or after TIME, such as 6h", "[TIME]", DURATION),
     "yes": ("ask for no confirmation",),
     "force_foreign": ("delete it without that label; always asks, on a terminal",),
-    "skip_config_check": ("for workers of another commit, do not resolve it here",),
     "stop": ("SIGTERM to all workers, upon which training saves; SIGKILL 60 s later",),
     "lines": ("number of lines, from the end", "N", _NUMBER, "100"),
     "follow": ("keep showing lines until Ctrl-C, which does not disturb training",),
@@ -217,7 +218,7 @@ def read_arguments(
         # Training has no flag of these names: it is another script's, or written in another way.
         is_ours = word.startswith("-") and re.sub("[-_]", "", word.partition("=")[0]) in ours
         is_option = word.startswith("-") if "COMMAND" in usage else "TRAIN_FLAG" not in usage
-        if is_ours or is_option:
+        if is_ours or is_option or word == "--":
             parser.error(f"'{word}' is no option")
     path = pathlib.Path(os.path.expanduser(given.cluster or LAUNCH / "cluster.env"))
     overrides = {n.upper(): vars(given)[n] for n in ("topology", "road") if vars(given)[n]}

@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from . import compute_engine, decide, gke, queued
-from .check import list_checks, run_checks
+from .check import list_questions, run_checks
 from .cluster import read_arguments
 from .decide import Rules
 from .job import Job, check_config, find_commit
 from .queued import on_workers
-from .run import LOGINS, ask, check_login, make, run_all
+from .run import ask, check_login, make, run_all
 from .text import escape, refuse
-from .watch import Supervisor
+from .watch import Supervisor, list_own_commands
 from .wheelhouse import wheelhouse
 
 ROADS: dict[str, ModuleType] = {"queued": queued, "compute_engine": compute_engine, "gke": gke}
@@ -28,8 +28,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def _find_road(given: Namespace) -> ModuleType:
-    cluster = given.cluster
-    road = cluster.slice.road
+    cluster, road = given.cluster, given.cluster.slice.road
     # GKE's page on flex-start: no v3 and v4.
     is_offered = road != "queued" and cluster.slice.name != "v4"
     if cluster.get("PROVISIONING") == "flex_start" and not is_offered:
@@ -83,6 +82,9 @@ def _need_flags(job: Job) -> None:
     for name in ("config", "workdir"):
         if f"--{name}" in job.flags or not job.find(name):
             refuse(f"--{name}= is missing, such as --config=configs/base.py --workdir=gs://b/a")
+    folder = job.workdir.removeprefix("gs://")
+    if folder not in (job.workdir, plain := os.path.normpath(folder)):
+        refuse(f"--workdir={job.workdir} is gs://{plain} to training; give that")
     if any(f.startswith("--print_config") and f != "--print_config=false" for f in job.flags):
         refuse("--print_config trains nothing, on a slice that costs money; remove it")
 
@@ -139,7 +141,7 @@ def delete(given: Namespace, road: ModuleType) -> int:
     cluster, job, is_foreign = given.cluster, Job(given.cluster), given.force_foreign
     commands = [*road.plan("delete", job), *road.plan("clean", job)]
     if given.dry_run:
-        return run_all([road.questions(job)[0], *commands], True)
+        return run_all([*road.questions(job), *commands], True)
     if is_foreign or not given.yes:
         _confirm(cluster.name, "--force_foreign needs one" if is_foreign else "add --yes")
     answers = road.look(job, ask, time.time())
@@ -195,8 +197,7 @@ def train(given: Namespace, road: ModuleType) -> int:
             refuse(f"--stop takes no flags of training, but there is '{given.rest[0]}'; remove it")
         return run_all(road.plan("stop", job), given.dry_run)
     _need_flags(job)
-    if not given.skip_config_check:
-        check_config(job)
+    check_config(job)
     kinds = [*["examine"] * given.doctor, "start"]
     commands = [command for kind in kinds for command in road.plan(kind, job)]
     if code := run_all(commands, given.dry_run):
@@ -274,8 +275,9 @@ def check(given: Namespace, road: ModuleType) -> int:
     job = Job(given.cluster, tuple(given.rest))
     if job.find("config"):
         job = check_config(job)
+    road.plan("create", job)  # refuses a setting that is missing
     if given.dry_run:
-        return run_all([*LOGINS, *(entry.question for entry in list_checks(job))], True)
+        return run_all(list_questions(job), True)
     return 0 if run_checks(job, ask) else 2
 
 
@@ -291,9 +293,11 @@ def watch(given: Namespace, road: ModuleType) -> int:
     job = check_config(job)
     road.plan("create", job)  # refuses a setting that is missing
     if given.dry_run:
-        examine = " examine" * given.doctor
-        for kind in f"create look set_up{examine} start stacks stop delete clean".split():
-            commands = road.questions(job) if kind == "look" else road.plan(kind, job)
+        steps = {"check": list_questions(job), "supervise": list_own_commands(job)}
+        steps |= {"create": road.plan("create", job), "look": road.questions(job)}
+        examine = "examine " * given.doctor
+        kinds = f"set_up {examine}start stacks last_words stop delete clean".split()
+        for kind, commands in (steps | {kind: road.plan(kind, job) for kind in kinds}).items():
             print(f"# {kind}\n" * bool(commands), end="")
             run_all(commands, True)
         return 0
@@ -357,7 +361,7 @@ _ARGUMENTS: dict[Callable[[Namespace, ModuleType], int], tuple[str, str]] = {
     create: ("[TRAIN_FLAG ...]", "wait poll_secs revision wheelhouse"),
     delete: ("", "yes force_foreign"),
     setup: ("", "revision wheelhouse"),
-    train: (_TRAINING, "doctor skip_config_check stop"),
+    train: (_TRAINING, "doctor stop"),
     logs: ("", "worker lines follow bucket"),
     ssh: ("['COMMAND']", "worker"),
     wheelhouse: ("", "revision python"),

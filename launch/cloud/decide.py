@@ -229,9 +229,10 @@ class _Turn:
         if answers.checkpoint is not None:
             state.checkpoint = answers.checkpoint
         self.check_budget()
-        # An answer about a deleted slice is stale.
+        # An answer about a deleted slice is stale; one that stays is true, and the newer was false.
         is_old = seen is not None and seen.kind != ABSENT and seen.created < state.created
         is_old |= seen is not None and state.is_expected and seen.created == state.condemned != 0
+        is_old &= self.now - max(state.seen, state.requested) < STALE_SECS
         if seen is not None and not is_old:
             self.look_at_slice(seen)
             return
@@ -393,11 +394,9 @@ class _Turn:
             self.act("stacks")
             self.event(f"no output for {silent_secs:.0f} s")
             self.start(is_stopped_first=True)
-        elif rules.starts_itself:
-            self.say_waiting(where, f"newest checkpoint {self.step}")
-        elif not running:
+        elif not (running or rules.starts_itself):
             self.start()
-        elif len(running) + len(codes) < len(workers):
+        elif len(running) + len(codes) < len(workers) and not rules.starts_itself:
             state.partial += 1
             self.event(where)
             if state.partial >= MAX_PARTIAL:

@@ -15,7 +15,7 @@ from .cluster import Cluster
 from .decide import Answers, SliceSeen, Worker
 from .job import Job
 from .queued import no_answer
-from .run import Answer, Ask, Command, make
+from .run import CONTEXT, Answer, Ask, Command, make
 from .text import dig, dig_any, read_json, read_time, refuse
 from .topologies import CHIPS_PER_HOST
 
@@ -42,7 +42,7 @@ _EXIT_CODE = re.compile(r"failed with exit code (\d{1,3}) ")
 
 def pin_context(ask: Ask) -> Ask:
     """Return a function that keeps asking kubectl's current cluster if the context changes."""
-    context = ask(make("kubectl config current-context")).out.strip()
+    context = ask(CONTEXT).out.strip()
     pin = [f"--context={context}"] * bool(context)
 
     def ask_pinned(command: Command) -> Answer:

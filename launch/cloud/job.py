@@ -71,7 +71,9 @@ def find_commit(revision: str) -> str:
     code, top = _git("rev-parse", "--show-toplevel") if shutil.which("git") else (1, "not on PATH")
     if code or pathlib.Path(top) != ROOT.resolve():
         refuse(f"{ROOT} is no clone of bert_jax, and a commit of one is sent (git: {top[:99]})")
-    changed = "" if revision else _git("status", "--porcelain")[1].split("\n")[0]
+    # No machine reads cluster.env.
+    status = _git("status", "--porcelain", "--", ".", ":!launch/cluster.env")[1]
+    changed = "" if revision else status.split("\n")[0]
     if changed:
         refuse(
             f"{ROOT} has uncommitted changes, such as '{changed}', and a commit is sent; "

@@ -197,11 +197,9 @@ def read_workers(text: str) -> tuple[tuple[Worker, ...], tuple[str, ...], int | 
         if found is None or found["name"] in workers:
             junk.append(line)
             continue
-        silent_secs, code, starts, time = (
-            int(found[key] or 0) for key in ("silent", "code", "starts", "time")
-        )
+        silent_secs, *rest = (int(found[key] or 0) for key in ("silent", "code", "starts", "time"))
         name, status = line.split(" ")[1:3]
-        workers[name] = Worker(name, status, max(silent_secs, 0), code, starts, time)
+        workers[name] = Worker(name, status, max(silent_secs, 0), *rest)
         step = found["at"] or found["step"]
         if step is not None:
             steps.append(-1 if step == "-" else int(step))

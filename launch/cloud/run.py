@@ -177,6 +177,7 @@ def _show(source: Any, file: TextIO) -> None:
         print(escape(text.removesuffix("\n")), end=end, file=file, flush=True)
 
 
+CONTEXT = make("kubectl config current-context")
 # The list has the account of a machine inside Google Cloud, but not what two properties name.
 LOGINS = (
     make("gcloud auth list --filter=status:ACTIVE --format=value(account)"),

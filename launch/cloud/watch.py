@@ -20,7 +20,7 @@ from typing import Any, TextIO
 from . import decide
 from .decide import REPORTED, Action, Answers, Rules, State
 from .job import Job
-from .run import Answer, Ask, ask_all, make
+from .run import Answer, Ask, Command, ask_all, make
 from .text import dig, escape, read_json, read_time, refuse
 
 RENEW_SECS, MAX_LOCK_AGE_SECS = 600, 3600
@@ -31,8 +31,7 @@ def read_state(path: pathlib.Path, rules: Rules) -> State:
     if not path.exists():
         return State(rules)
     values = read_json(path.read_text(errors="replace"))
-    kinds = {"workdir": "str"} | {f.name: str(f.type) for f in dataclasses.fields(State)}
-    del kinds["rules"]
+    kinds = {f.name: str(f.type) for f in dataclasses.fields(State)[1:]} | {"workdir": "str"}
     if not isinstance(values, dict) or set(values) != set(kinds):
         refuse(f"{path} holds another state than this supervisor writes; remove it")
     for name, value in values.items():
@@ -74,8 +73,6 @@ def lock_here(folder: pathlib.Path) -> Any:
     except BlockingIOError:
         file.seek(0)
         refuse(f"process {file.read(20).strip()} supervises this slice already, see {folder}")
-    except OSError as error:
-        refuse(f"no state can be kept in {folder} ({error}); give another --state_dir")
     file.truncate(0)
     file.write(f"{os.getpid()}\n")
     file.flush()
@@ -138,6 +135,21 @@ def find_checkpoint(workdir: str, ask: Ask) -> int | None:
     return max(map(int, steps), default=-1)
 
 
+def list_own_commands(job: Job) -> list[Command]:
+    """Return what a supervisor asks of the bucket: for its lock, and for checkpoints."""
+    asked: list[Command] = []
+
+    def ask(command: Command) -> Answer:
+        asked.append(command)
+        return Answer(0, '{"generation": "0"}')
+
+    lock = BucketLock(job.cluster.lock, "HOST:FOLDER", ask, time.time)
+    lock.take()
+    lock.release()
+    find_checkpoint(job.workdir, ask)
+    return asked
+
+
 def show(line: str, file: TextIO) -> None:
     """Print a line; drop it if the reader is gone, as supervision goes on."""
     try:
@@ -153,15 +165,16 @@ class Supervisor:
         self, road: ModuleType, job: Job, rules: Rules, folder: pathlib.Path, ask: Ask
     ) -> None:
         self.road, self.job, self.folder, self.ask = road, job, folder, ask
-        self.lock = lock_here(folder)
-        self.state = read_state(folder / "state.json", rules)
         key = folder / "id"  # containers may share the names of host and folder
-        if not key.exists():
-            key.write_text(secrets.token_hex(8))
-        bucket = job.cluster.bucket
-        owner = f"{socket.gethostname()}:{folder} {key.read_text()}"
-        address = f"{bucket}/launch/{job.cluster.name}/lock" if bucket else ""
-        self.bucket_lock = BucketLock(address, owner, ask, time.time)
+        try:
+            self.lock = lock_here(folder)
+            self.state = read_state(folder / "state.json", rules)
+            if not key.exists():
+                key.write_text(secrets.token_hex(8))
+            owner = f"{socket.gethostname()}:{folder} {key.read_text()}"
+        except OSError as error:
+            refuse(f"no state can be kept in {folder} ({error}); give another --state_dir")
+        self.bucket_lock = BucketLock(job.cluster.lock, owner, ask, time.time)
 
     def run(self) -> int:
         """Supervise until the end; return the exit code."""

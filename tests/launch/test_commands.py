@@ -57,12 +57,13 @@ def test_the_end_of_a_workers_log_opens_with_its_name(call, cluster, tmp_path):
     assert ran.returncode == 1 and "launch/train.sh has not run" in ran.stderr
 
 
-def test_a_log_ends_quietly_with_its_reader(cluster, tmp_path):
-    write_command(tmp_path / "gcloud", '[[ "$1 $2" != "auth list" ]] || exec echo me', "yes a line")
+def test_a_log_ends_quietly_with_its_reader_in_any_locale(cluster, tmp_path):
+    write_command(tmp_path / "gcloud", '[[ "$1 $2" != "auth list" ]] || exec echo me', "yes 漢")
     pipe = f"bash {LAUNCH / 'logs.sh'} {cluster()} | head -n 1"
-    around = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    around = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "LC_ALL": "C"}
+    around |= {"PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}  # as of a locale without UTF-8
     ran = scripts.call(["bash", "-c", pipe], env=around)
-    assert (ran.stdout, ran.stderr) == ("a line\n", "")
+    assert (ran.stdout, ran.stderr) == ("漢\n", "")
 
 
 def test_supervision_outlives_the_reader_of_its_events():

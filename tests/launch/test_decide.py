@@ -59,6 +59,9 @@ JOURNEYS = [
     # Old answers: none after a request, one about the slice before.
     (BUCKET, "absent / absent / absent / absent / ready never never", "create / - / - / - / set_up start"),
     (BUCKET, UP + "lost / absent / lost / ready #900 never never", GO + "delete / create / - / set_up start"),
+    # A slice that one false answer made newer is not passed over for ever, nor is one that was not deleted.
+    (BUCKET, UP + "ready #9999999999 run run / lost / +800 lost / +40 lost", GO + "- / - / - / delete"),
+    (BUCKET, UP + "lost / absent / +800 lost / +100 lost", GO + "delete / create / - / delete"),
     # Workers out of reach: five looks, hung_secs where training may go on, which a newer checkpoint shows.
     (BUCKET, "absent" + " / ready" * 5, "create / - / - / - / - / delete"),
     (BUCKET, " / ".join(["ready"] * 5), "- / - / - / - / end 1"),  # a supervisor on another machine

@@ -1,12 +1,12 @@
 """The loop around `decide` and its locks, files and signals, with a cloud that grants all."""
 
 import json
-import math
 import os
 import pathlib
 import signal
 import sys
 import time
+from math import inf, nan
 from types import SimpleNamespace
 
 import pytest
@@ -149,8 +149,10 @@ def test_a_disk_that_keeps_no_state_is_one_sentence(pod, monkeypatch, tmp_path):
         patch.setattr(watch.fcntl, "flock", lambda *_: fill("lock", None))
         assert "give another --state_dir" in pod("queued", state="other")[2]
     (tmp_path / "file").touch()
-    code, _, error = pod("queued", state="file")
-    assert code == 2 and "give another --state_dir" in error
+    (tmp_path / "theirs" / "state.json").mkdir(parents=True)  # as of another user
+    for name in ("file", "theirs"):
+        code, _, error = pod("queued", state=name)
+        assert code == 2 and "give another --state_dir" in error
     code, _, error = pod("queued", "--state_dir=~not-a-user/x")
     assert code == 2 and "names a user who is not known here" in error
 
@@ -194,13 +196,7 @@ def test_the_lock_in_the_bucket_is_renewed_and_taken_over_after_an_hour(cloud):
     assert watch.BucketLock("gs://b/lock", "c", cat_fails, read).take() == ""
 
 
-KINDS = (
-    {"tries": "x"},
-    {"tries": math.nan},
-    {"is_there": 1},
-    {"seen": math.inf},
-    {"workdir": None},
-)
+KINDS = ({"tries": "x"}, {"tries": nan}, {"is_there": 1}, {"seen": inf}, {"workdir": None})
 
 
 @pytest.mark.parametrize("wrong", ["", "[]", '{"a": 1}', '{"tries": 3}', *KINDS], ids=str)

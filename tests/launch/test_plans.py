@@ -87,9 +87,9 @@ def test_the_commands_of_every_script(call, cluster, clone, tmp_path, golden):
 
 
 STEPS = {
-    "queued": "create look set_up start stacks stop delete",
-    "compute_engine": "create look delete clean",
-    "gke": "create look delete",
+    "queued": "check supervise create look set_up start stacks last_words stop delete",
+    "compute_engine": "check supervise create look delete clean",
+    "gke": "check supervise create look last_words delete",
 }
 
 
@@ -151,7 +151,9 @@ FLAGS_REFUSED = [
     # Only bert_jax would refuse it as a flag of training, which this machine may not have.
     ("pod", ("a.py", "--dry_run"), "'--dry_run'"),
     ("pod", ("a.py", "--max-usd=5"), "'--max-usd=5'"),
-    ("check", ("--delete-at-end",), "'--delete-at-end'"),
+    ("pod", ("a.py", "--", "--x=1"), "'--'"),
+    ("check", ("--topology=v6e:4x4",), "BUCKET is empty"),
+    ("check", ("--topology=v6e:4x4", "--road=gke"), "GKE_IMAGE is empty"),
     ("create", ("--topology=v6e:4x4",), "--config="),
     ("ssh", ("--topology=v6e:4x4", "id"), "ROAD=queued"),
     ("pod", ("a.py", "--topology=v6e:4x4", "--doctor"), "--doctor is for ROAD=queued"),
@@ -180,13 +182,15 @@ FLAGS_REFUSED = [
     ("pod", (*GKE[1:3], "--topology=tpu7x:2x2x2", "--road=gke", "--max_usd=5"), "--price="),
     ("pod", (*GKE[1:], "--revision=HEAD"), "GKE_IMAGE; remove"),
     ("pod", (*GKE[1:], "--wheelhouse"), "GKE_IMAGE; remove"),
+    # Training writes into gs://b/a, where nobody would look for checkpoints.
+    ("watch", (TRAIN_FLAGS[0], "--workdir=gs://b//a/"), "is gs://b/a to"),
+    ("watch", (TRAIN_FLAGS[0], "--workdir=gs://b/./a"), "is gs://b/a to"),
     # On a new machine there is no such file, however long the slice was waited for.
     ("pod", ("../a.py", *GKE[2:]), "--config=../a.py is no path from the clone's root"),
     ("pod", ("/a.py", GKE[2], "--topology=v6e:4x4"), "--config=/a.py is no path"),
     ("logs", ("--topology=v6e:4x4", "--worker=3"), "--worker=3 is no machine of a group"),
     # What a terminal or a manifest would obey.
     ("pod", ("a.py", "--x=a\nkind: Pod"), "has a line break"),
-    ("pod", ("a.py", "--x=\x9b"), "has a control character"),
     ("watch", ("--config=a.py", "--workdir=/mnt/\u202ea"), "has a control character"),
     ("ssh", ("echo \x1b]0;x\x07",), "has a control character"),
 ]
@@ -211,16 +215,16 @@ VALUES_REFUSED = {
     "TOPOLOGY": (CREATE, (*WRONG.split(), "")),
     "ROAD": (CREATE, ("tpu-vm",)),
     "PROVISIONING": (CREATE, ("reserved", "flex_start", "")),
-    "BUCKET": (("logs", "--bucket"), ("my-bucket", "gs://my bucket", "gs://my-bucket/../other")),
+    "BUCKET": (("logs", "--bucket"), ("my-bucket", "gs://my b", "gs://bkt/../a", "gs://bkt//a")),
     "REMOTE_DIR": (LOGS, (*ODD, "/", "~", "..", "./", "//", "a/../b", "a\x1b[2Jb")),
     "REMOTE_PYTHON": (("setup", "--revision=HEAD"), PYTHONS),
-    "VALID_UNTIL": (CREATE, ("6 hours",)),
+    "VALID_UNTIL": (CREATE, ("6 hours", "1\u0663h")),
     "SERVICE_ACCOUNT": (CREATE, ("me@example.com",)),
     "NETWORK": (CREATE, ("my network", "../default", "projects/a/regions/b/subnetworks/c")),
     "SUBNETWORK": (CREATE, ("../default", "projects/a/../subnetworks/c")),
     "INTERNAL_IPS": (CREATE, ("1", "")),
     "LABEL": (CREATE, ("a,b=c", "")),
-    "COORDINATOR_PORT": (("train", *TRAIN_FLAGS), ("80", "70000")),
+    "COORDINATOR_PORT": (("train", *TRAIN_FLAGS), ("80", "65536")),
     "GKE_IMAGE": (GKE, ("my image", "images/bert:1/a", "")),
     "GKE_SERVICE_ACCOUNT": (GKE, ("Trainer",)),
 }
@@ -250,7 +254,7 @@ def test_flex_start_is_refused_where_google_has_none(call, refused, cluster):
 @pytest.mark.parametrize(
     ("name", "value", "places"),
     [
-        ("COORDINATOR_PORT", "61000", [GKE[3:]]),
+        ("COORDINATOR_PORT", "65535", [GKE[3:]]),
         ("GKE_IMAGE", "registry.example.org:5000/my_team/bert:1", [GKE[3:]]),
         ("GKE_IMAGE", f"a.pkg.dev/b/bert:1@sha256:{'0' * 64}", [GKE[3:]]),
         ("NETWORK", "projects/my-host/global/networks/n", [(), GKE[3:4]]),
@@ -298,7 +302,9 @@ def test_a_cluster_file_of_windows_in_the_home_folder_and_one_that_is_not_there(
 def test_uncommitted_changes_are_named_and_older_commits_sent(
     refused, call, cluster, clone, monkeypatch
 ):
+    """Settings in launch/cluster.env are no change: no machine reads them."""
     first = git(clone, "rev-parse", "HEAD")
+    (clone / "launch" / "cluster.env").write_text("PROJECT=mine")
     monkeypatch.setenv("GIT_TRACE", "1")  # git says something of a clone without changes too
     assert first in call("setup", "--dry-run", cluster())[1]
     (clone / "old module.py").write_text("x = 1\n")

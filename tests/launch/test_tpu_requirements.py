@@ -1,6 +1,8 @@
 """What workers and images install: hashes, tested versions, and the Dockerfile that does so."""
 
 import json
+import os
+import pathlib
 import re
 import sys
 
@@ -17,6 +19,7 @@ TARGETS = {"cpu": ("cpu.txt", None), "cuda": ("gpu.txt", "jax-cuda13-plugin")}
 TARGETS["tpu"] = ("tpu.txt", "libtpu")
 ENTRY = ["python", "-m", "bert_jax"]
 FOLDER = LAUNCH.parent / "requirements"
+UV = pathlib.Path(sys.executable).with_name("uv")
 ON_A_WORKER = {
     "python_version": "3.12",
     "python_full_version": "3.12.0",
@@ -102,3 +105,21 @@ def test_an_image_has_the_packages_of_its_devices_the_code_and_another_user_than
     assert instructions[-2] == ("USER", "1000:1000")
     check = re.sub("^JAX_PLATFORMS=cpu ", "", instructions[-1][1])
     assert check == f"{' '.join(ENTRY)} train --config=configs/tiny.py --print_config >/dev/null"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not UV.exists(), reason="needs uv")
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_empty_environment_gets_the_packages_of_an_image(tmp_path, target):
+    """Where there is a Python 3.12, those of cpu are installed and the entry point is run."""
+    python, wanted = f"{tmp_path}/bin/python", f"requirements/{TARGETS[target][0]}"
+    made = call([UV, "venv", "--python=3.12", "--no-python-downloads", "--clear", tmp_path])
+    if is_dry := target != "cpu" or made.returncode != 0:
+        call([UV, "venv", f"--python={sys.executable}", "--clear", tmp_path])
+    other = ["--dry-run", "--python-version=3.12", "--python-platform=x86_64-manylinux_2_31"]
+    words = [UV, "pip", "sync", f"--python={python}", "--require-hashes", wanted, *other * is_dry]
+    assert (done := call(words, cwd=LAUNCH.parent)).returncode == 0, done.stderr
+    if not is_dry:
+        check = [python, *ENTRY[1:], "train", "--config=configs/tiny.py", "--print_config"]
+        ran = call(check, cwd=LAUNCH.parent, env={"PATH": os.defpath, "JAX_PLATFORMS": "cpu"})
+        assert "max_predictions" in ran.stdout, ran.stderr
