@@ -234,7 +234,7 @@ def class_names_used_twice(root: pathlib.Path) -> list[str]:
     for module, path in modules(root).items():
         for node in read_nodes(path):
             if isinstance(node, ast.ClassDef) and not in_package(module, "configs"):
-                homes[node.name].append(module)
+                homes[node.name.lstrip("_")].append(module)
     return [f"{name}: {', '.join(found)}" for name, found in homes.items() if len(found) > 1]
 
 
@@ -246,6 +246,19 @@ def superlative_constants(root: pathlib.Path) -> list[str]:
         for module, path in modules(root).items()
         for node in read_nodes(path)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and pattern.match(node.id)
+    ]
+
+
+def prepositions_after_code(root: pathlib.Path) -> list[str]:
+    """Trailing comments that begin with a preposition: they name a thing instead."""
+    words = "about above after as at before behind below between by during except for from in into"
+    words += " like of on onto out over per since through to under until up via with without"
+    pattern = re.compile(rf"^ *[^# ].*  # (?:{'|'.join(words.split())})\b", re.IGNORECASE)
+    return [
+        f"{module} line {number}: {line}"
+        for module, path in modules(root).items()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if pattern.match(line)
     ]
 
 
@@ -391,6 +404,8 @@ RULES = [
     (unlisted_modules, MODEL, "", None),
     (class_names_used_twice, MODEL, "class A: ...\nclass A: ...", "class A: ..."),
     (superlative_constants, MODEL, "MOST_ROWS = 2", "MAX_ROWS = 2"),
+    (class_names_used_twice, MODEL, "class A: ...\nclass _A: ...", "class A: ...\nclass _B: ..."),
+    (prepositions_after_code, MODEL, "rows = 2  # of a batch", "rows = 2  # a batch's"),
     (vague_modules, "bert_jax/model/utils.py", "", None),
     (unknown_folders, "bert_jax/things/bert.py", "", None),
     (banned_names, MODEL, "def f(of):\n    return of", "def f(x):\n    of(x)"),
