@@ -262,6 +262,19 @@ def prepositions_after_code(root: pathlib.Path) -> list[str]:
     ]
 
 
+def docstrings_without_a_verb(root: pathlib.Path) -> list[str]:
+    """Docstrings that begin with an article: they begin with what the code does."""
+    no_verb = re.compile(r"(A|An|The|All|Both|This|Also|These) ")
+    return [
+        f"{module}: {text.splitlines()[0]}"
+        for module, path in modules(root).items()
+        if not in_package(module, "configs")  # their docstrings are headings
+        for node in read_nodes(path)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if no_verb.match(text := ast.get_docstring(node) or "")
+    ]
+
+
 def imports_of_a_command(root: pathlib.Path) -> list[str]:
     return [
         str(found)
@@ -405,6 +418,7 @@ RULES = [
     (class_names_used_twice, MODEL, "class A: ...\nclass A: ...", "class A: ..."),
     (superlative_constants, MODEL, "MOST_ROWS = 2", "MAX_ROWS = 2"),
     (class_names_used_twice, MODEL, "class A: ...\nclass _A: ...", "class A: ...\nclass _B: ..."),
+    (docstrings_without_a_verb, MODEL, '"""A file."""', '"""Describe a file."""'),
     (prepositions_after_code, MODEL, "rows = 2  # of a batch", "rows = 2  # a batch's"),
     (vague_modules, "bert_jax/model/utils.py", "", None),
     (unknown_folders, "bert_jax/things/bert.py", "", None),

@@ -78,7 +78,7 @@ class Watchdog:
             thread.start()
 
     def keep_stacks_in(self, folder: pathlib.Path) -> None:
-        """Also append the stacks of stuck work to FOLDER/stacks-PROCESS.txt."""
+        """Append the stacks of stuck work to FOLDER/stacks-PROCESS.txt, too."""
         self._path = folder / f"stacks-{processes.number()}.txt"
         stacks = small_files.open_to_write(self._path, os.O_WRONLY | os.O_APPEND)
         self._stacks = os.fdopen(stacks, "ab")
