@@ -68,7 +68,7 @@ def main() -> None:
     else:
         del sys.argv[1]
         if not sys.flags.safe_path:
-            sys.path.insert(0, "")  # as python -m does: a config may import modules of this folder
+            sys.path.insert(0, "")  # python -m does so: a config may import modules from here
         start()
         runpy.run_module(MODULES[name], run_name="__main__", alter_sys=True)
 

@@ -24,7 +24,7 @@ BERT = c.ModelConfig(
     num_attention_heads=2,
     intermediate_size=512,
     max_position_embeddings=64,
-    initializer_range=0.09,  # about hidden_size ** -0.5
+    initializer_range=0.09,  # roughly hidden_size ** -0.5
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
 )

@@ -111,7 +111,7 @@ def _documents(
 def find_docstrings(source: bytes) -> list[str]:
     """Return the docstrings of a module, its classes and functions, in the order of the file."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about escapes in old code
+        warnings.simplefilter("ignore")  # old code has wrong escapes
         tree = ast.parse(source)
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]

@@ -234,7 +234,7 @@ def class_names_used_twice(root: pathlib.Path) -> list[str]:
     for module, path in modules(root).items():
         for node in read_nodes(path):
             if isinstance(node, ast.ClassDef) and not in_package(module, "configs"):
-                homes[node.name].append(module)
+                homes[node.name.lstrip("_")].append(module)
     return [f"{name}: {', '.join(found)}" for name, found in homes.items() if len(found) > 1]
 
 
@@ -246,6 +246,32 @@ def superlative_constants(root: pathlib.Path) -> list[str]:
         for module, path in modules(root).items()
         for node in read_nodes(path)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and pattern.match(node.id)
+    ]
+
+
+def prepositions_after_code(root: pathlib.Path) -> list[str]:
+    """Trailing comments that begin with a preposition: they name a thing instead."""
+    words = "about above after as at before behind below between by during except for from in into"
+    words += " like of on onto out over per since through to under until up via with without"
+    pattern = re.compile(rf"^ *[^# ].*  # (?:{'|'.join(words.split())})\b", re.IGNORECASE)
+    return [
+        f"{module} line {number}: {line}"
+        for module, path in modules(root).items()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if pattern.match(line)
+    ]
+
+
+def docstrings_without_a_verb(root: pathlib.Path) -> list[str]:
+    """Docstrings that begin with an article: they begin with what the code does."""
+    no_verb = re.compile(r"(A|An|The|All|Both|This|Also|These) ")
+    return [
+        f"{module}: {text.splitlines()[0]}"
+        for module, path in modules(root).items()
+        if not in_package(module, "configs")  # their docstrings are headings
+        for node in read_nodes(path)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if no_verb.match(text := ast.get_docstring(node) or "")
     ]
 
 
@@ -391,6 +417,9 @@ RULES = [
     (unlisted_modules, MODEL, "", None),
     (class_names_used_twice, MODEL, "class A: ...\nclass A: ...", "class A: ..."),
     (superlative_constants, MODEL, "MOST_ROWS = 2", "MAX_ROWS = 2"),
+    (class_names_used_twice, MODEL, "class A: ...\nclass _A: ...", "class A: ...\nclass _B: ..."),
+    (docstrings_without_a_verb, MODEL, '"""A file."""', '"""Describe a file."""'),
+    (prepositions_after_code, MODEL, "rows = 2  # of a batch", "rows = 2  # a batch's"),
     (vague_modules, "bert_jax/model/utils.py", "", None),
     (unknown_folders, "bert_jax/things/bert.py", "", None),
     (banned_names, MODEL, "def f(of):\n    return of", "def f(x):\n    of(x)"),

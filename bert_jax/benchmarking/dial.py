@@ -52,7 +52,7 @@ BASE_BATCH_TOKENS, BASE_TOKENS, BATCH_POWER, MIN_OCTAVES = 1536, 3.07e6, 0.4, -0
 BASE_WIDTH, BASE_RATE, WARMUP_SHARES = 128, 3e-3, (0.125, 0.075)
 PHASE_SHARES = (0.8, 0.2)
 MAX_WARMUP_STEPS = 10_000  # Devlin et al. 2019, appendix A.2
-EVALUATIONS = 5  # about as many in the longest phase
+EVALUATIONS = 5  # the longest phase has about as many
 # Row lengths of the two phases, by the largest width that uses them; as in quickstart.py, tiny.py
 # and base.py.
 ROW_LENGTHS = {128: (32, 64), 256: (64, 128), 1 << 16: (128, 512)}
@@ -61,7 +61,7 @@ MAX_MEASURED = 3  # sizes, and batches
 BATCH_SHARE = 0.2
 
 _BUDGET = re.compile(r"(\d+(?:\.\d*)?)(?:([mh])|usd@(.+))")
-_INDEX = re.compile(r"\[(-?\d+)\]")  # of a phase; -1 is the last of two
+_INDEX = re.compile(r"\[(-?\d+)\]")  # number of a phase; -1 is the last
 _UNITS = "write minutes as 30m, hours as 2h, or dollars with a slice as 40usd@v5e:2x4"
 
 
@@ -72,7 +72,7 @@ class StepTime(NamedTuple):
     setup_secs: float
 
 
-Measure = Callable[[ResolvedRun, int], StepTime]  # of a phase of a resolved config
+Measure = Callable[[ResolvedRun, int], StepTime]  # times a phase of a resolved config
 
 
 class RowCounts(NamedTuple):
@@ -152,7 +152,7 @@ class DialSize:
 
     shape: EncoderShape
     batch_tokens: int
-    config: ResolvedRun  # with steps that are yet to be chosen
+    config: ResolvedRun  # its steps are yet to be chosen
     step_secs: tuple[float, ...]
     setup_secs: float  # the longest set-up: others may find the step compiled
     paced_secs: tuple[float, ...]  # step_secs, plus evaluations if eval.every_steps is given
@@ -182,13 +182,13 @@ class DialSize:
 class DialChoice:
     """Hold the chosen run, with the numbers that decided it."""
 
-    config: ResolvedRun  # with an empty budget
+    config: ResolvedRun  # its budget is empty
     written: Config  # the same without settings that follow from others
     size: DialSize
     measured: tuple[DialSize, ...]
     losses: Mapping[EncoderShape, float]  # predicted by the law; infinity for too few steps
     too_large: EncoderShape | None  # the smallest size that does not fit into memory
-    spent_secs: float  # from the start of the command to the choice
+    spent_secs: float  # time that the command took until the choice
     secs: float  # expected, from the start of the command to its end
 
 

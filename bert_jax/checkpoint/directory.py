@@ -42,7 +42,7 @@ _MAX_PROBLEMS = 4  # most damaged checkpoints that an error describes
 _ARRAYS_OF_STATE = 3  # float32 arrays per parameter: the weights and two moments
 # Errors that mean damaged files; others may be transient.
 _OF_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
-_OF_PROCESS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # out of memory or file descriptors
+_OF_PROCESS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # its memory or file descriptors ran out
 
 
 def make_absolute(directory: Folder) -> epath.Path:

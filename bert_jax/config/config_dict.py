@@ -46,7 +46,7 @@ def settings_from(kind: type[Kind], view: Any, path: str = "config") -> Kind:
         hint, key = hints[name], f"{path}.{name}"
         try:
             value = view[name]
-        except Exception as error:  # of a FieldReference, computed here
+        except Exception as error:  # a FieldReference is computed here
             raise Refused(f"{key} has no value: {error}; give one by --{key}=VALUE") from error
         if isinstance(hint, types.GenericAlias):
             if not isinstance(value, tuple):

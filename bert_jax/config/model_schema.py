@@ -26,7 +26,7 @@ COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """Size and shape of the encoder. Names come from Google's bert_config.json.
+    """Hold the sizes of the encoder. Names come from Google's bert_config.json.
 
     Published BERTs stay below a quarter of each maximum: a larger value is damage or a typo.
     """

@@ -30,7 +30,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import parse_text, shorten
 
 _FLAG = re.compile(r"--?config\.([^=]*)(?:=(.*))?", re.DOTALL)
-_COLON = re.compile(r"(?<=\.py):")  # of FILE:TEXT; folders may have colons too
+_COLON = re.compile(r"(?<=\.py):")  # separates FILE:TEXT; folders may have colons too
 _INDEX = re.compile(r"\[-?\d{1,99}\]")  # int() refuses thousands of digits
 
 # Least share of common words between similar paths; abbreviations and what they stand for.

@@ -387,7 +387,7 @@ class SharedConfig:
 class RunConfig(SharedConfig):
     """Hold the settings that the trainer reads, common to Config and FinetuneRun."""
 
-    phases: tuple[Phase, ...] = ()  # at least one
+    phases: tuple[Phase, ...] = ()  # one or more
     eval: EvalConfig = EvalConfig()
 
 

@@ -34,7 +34,7 @@ from data_pipeline.spec.schema import MIN_EXAMPLE_TOKENS
 
 Rule = tuple[str, bool, str]  # the key of a setting, whether the setting is right, what is allowed
 
-MAX_STABLE_DECAY = 0.005  # per step; shrinks weights to 0.37 of their size in 200 steps
+MAX_STABLE_DECAY = 0.005  # share per step; 200 steps shrink weights to 0.37
 _WANDB_PROJECT = re.compile(r"[^/\\#?%:]{0,128}")  # names that wandb.init accepts
 
 

@@ -37,7 +37,7 @@ _MIN_NORM = 1e-12  # a vector of zeros stays one
 class Layers:
     """Select from the L + 1 arrays of hidden vectors: the embeddings and each layer's output."""
 
-    numbers: tuple[int, ...]  # as given: -1 is the last layer, 0 the embeddings
+    numbers: tuple[int, ...]  # the given ones: -1 is the last layer, 0 the embeddings
     is_single: bool  # a number was asked for, not a list: the vectors have no dimension K
 
 

@@ -12,7 +12,7 @@ from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.spec.fields import get_setting
 
 JsonObject = Mapping[str, Any]
-_MAX_FLOAT = 1e38  # of float32
+_MAX_FLOAT = 1e38  # float32's largest is 3.4e38
 # ModelConfig uses the names of BERT's files.
 BERT_NUMBERS = {
     name: name

@@ -279,7 +279,7 @@ def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathl
         numbered = [(piece, number) for number, (piece, _) in enumerate(listed)]
     else:
         numbered = [*small_files.field(model, "vocab", dict, path).items()]
-    id_of = {piece.strip(): number for piece, number in numbered}  # as a list's lines are read
+    id_of = {piece.strip(): number for piece, number in numbered}  # a list's lines are read so
     pieces = read_list(beside, small_files.read_bytes(beside))
     # The last line of a piece counts.
     ids = {piece: number for number, piece in enumerate(pieces) if piece}

@@ -101,7 +101,7 @@ def list_runs(rates: str, epochs: str, seeds: str) -> list[GridRun]:
     values = (
         parse_list("learning_rates", rates, float, words),
         parse_list("epochs", epochs, float, words),
-        parse_list("seeds", seeds, int, words),
+        parse_list("seeds", seeds, int, f"whole {words}"),
     )
     return [GridRun(*each) for each in itertools.product(*values)]
 

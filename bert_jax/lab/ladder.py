@@ -53,7 +53,7 @@ _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 class Recipe:
     """Hold what all rungs share: the config, as given and as read, and the base sizes."""
 
-    given: GivenConfig[Config]  # without flags for later phases or the store
+    given: GivenConfig[Config]  # flags for later phases and the store are left out
     config: Config
     base_width: int
     learning_rate: float

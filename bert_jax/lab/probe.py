@@ -51,10 +51,10 @@ class Probe:
 
     run: str  # the address, absolute
     folder: pathlib.Path
-    command: Sequence[str]  # of a fine-tuning, without checkpoint and workdir
+    command: Sequence[str]  # fine-tunes; checkpoint and workdir are added
     every_steps: int
     platform: str
-    task: Task  # without its rows and texts
+    task: Task  # its rows and texts are left out
 
     @property
     def run_folder(self) -> epath.Path:

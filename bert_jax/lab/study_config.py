@@ -13,7 +13,7 @@ from data_pipeline.spec.fields import setting
 
 @dataclasses.dataclass(frozen=True)
 class StudyRow:
-    """A system of the study, trained once for each seed."""
+    """Describe a system of the study, trained once for each seed."""
 
     name: str = setting("", "name of the row; its workdirs are NAME-seedN")
     kind: str = setting("pretrain", "kind of training: a name in bert_jax/lab/kinds.py")
@@ -38,7 +38,7 @@ class StudyRow:
 
 @dataclasses.dataclass(frozen=True)
 class StudyTask:
-    """A task that every row learns, with the seed of its run."""
+    """Describe a task that every row learns, with the seed of its run."""
 
     name: str = setting("", "name of the task in the table")
     config: str = setting("", "config file of its fine-tuning, as FILE[:NAME=VALUE,...]")
@@ -47,7 +47,7 @@ class StudyTask:
 
 @dataclasses.dataclass(frozen=True)
 class StudyConfig:
-    """All settings of a study."""
+    """Hold all settings of a study."""
 
     PURPOSE = "a study", "python -m bert_jax.study", "configs/studies/quick.py"
 

@@ -66,7 +66,7 @@ class MetricsFile:
 
     def __init__(self, workdir: pathlib.Path, last_step: int = -1) -> None:
         self._workdir, self._opened = workdir, contextlib.ExitStack()
-        self._last_step = last_step  # of the run
+        self._last_step = last_step  # the run's
         self._lines: TextIO  # opened by on_start
         self._earlier: set[tuple[int, str]]  # step and split of the lines before that
 

@@ -56,7 +56,7 @@ class PhaseView:
     """Hold what rules read: a phase up to a step."""
 
     config: Config
-    index: int  # of the phase
+    index: int  # the phase's number
     baseline: Mapping[str, float]  # scores without context, by their names in the records
     per_step: Mapping[str, float]  # counts of a step, named as in summary.json
     step: int  # step of the newest line

@@ -19,8 +19,8 @@ class Watch:
     """Keep the lines of the newest phase and all findings: a Listener after the metrics file."""
 
     config: Config
-    baselines: Sequence[Mapping[str, float]]  # for each phase: PhaseView.baseline
-    per_step: Sequence[Mapping[str, float]]  # for each phase: PhaseView.per_step
+    baselines: Sequence[Mapping[str, float]]  # PhaseView.baseline of each phase
+    per_step: Sequence[Mapping[str, float]]  # PhaseView.per_step of each phase
     data_findings: Sequence[Finding]  # known before the first step
     show: Callable[[str, str, str], None]  # the rule, its sentence and its advice
     file: MetricsFile  # gets each finding after the line that shows it

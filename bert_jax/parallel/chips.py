@@ -15,7 +15,7 @@ class Chip:
     hbm_bytes: int
     hbm_bytes_per_sec: float
     link_bytes_per_sec: float  # one interconnect link's, in one direction
-    links: int  # per chip
+    links: int  # a chip's
     network_bytes_per_sec: float  # the chip's share of its host's network; 0: not published
     clock_hz: float  # the matrix units', at which the peak is stated
     devices_per_chip: int = 1

@@ -62,7 +62,7 @@ class Compiled:
     text: str  # the compiled program, with the compiler's estimates of cycles
     memory: Memory
     mesh: dict[str, int]
-    coordinates: list[tuple[int, ...]]  # of each device's chip, in the text's order
+    coordinates: list[tuple[int, ...]]  # each device's chip, in the text's order
     parameters: int
     matmul_dtype: str
     compile_secs: float

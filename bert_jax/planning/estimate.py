@@ -44,7 +44,7 @@ class Alternative:
 
     settings: dict[str, Any]  # flag -> value
     fits: bool
-    memory_bytes: int  # on one chip; the minimum needed if it does not fit
+    memory_bytes: int  # one chip's; the minimum needed if it does not fit
     step_secs: float | None
 
 

@@ -56,7 +56,7 @@ class Prediction(NamedTuple):
     high: float
 
 
-_IS_LOGARITHM = (True, True, False, True, False, True)  # by place in Constants.to_vector
+_IS_LOGARITHM = (True, True, False, True, False, True)  # places in Constants.to_vector
 
 
 @dataclasses.dataclass(frozen=True)

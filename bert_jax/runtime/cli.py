@@ -333,7 +333,7 @@ class RunFlags:
     workdir: str = flag(
         "", "folder of the run, or gs://BUCKET/PATH: checkpoints, metrics, summary", metavar="DIR"
     )
-    print_config: bool = flag(False, "resolve, check and print the config, and stop")
+    print_config: bool = flag(False, "check and print the complete config, and stop")
     scratch: str = flag(
         "~/.cache/bert_jax", "local folder for small files of runs on gs://", metavar="DIR"
     )

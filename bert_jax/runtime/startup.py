@@ -85,7 +85,7 @@ def find_rank(
             coordinator, count, number, _ = detect(
                 coordinator, count, number, None, None, round(limit_secs)
             )
-        except RuntimeError as error:  # as on GKE, where process 0 has no address before it runs
+        except RuntimeError as error:  # GKE gives process 0 no address before it runs
             raise TimeoutError(
                 f"process 0 cannot be found: {' '.join(str(error).split())}; look at its host"
             ) from error

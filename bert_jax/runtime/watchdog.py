@@ -32,8 +32,8 @@ from bert_jax.runtime.preemption import Interrupted
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 
-TICK_SECS = 0.5  # between two checks of the running work
-LISTEN_SECS = 1.0  # between two looks at the other processes
+TICK_SECS = 0.5  # pause between two checks of the running work
+LISTEN_SECS = 1.0  # pause between two looks at the other processes
 # Delay after another process ended, as this process may be about to raise the same error.
 GRACE_SECS = 5.0
 # Time limit for cleaning up after a reported failure, when the other processes leave.
@@ -42,7 +42,7 @@ SHOW_STACKS = signal.SIGQUIT  # dumps the stacks at any time without ending the 
 
 
 @dataclasses.dataclass
-class _Work:
+class _TimedWork:
     name: str
     limit_secs: float
     secs: float = 0.0  # running time so far
@@ -52,7 +52,7 @@ class Watchdog:
     """Limit the duration of each piece of work of the process, from begin() to close()."""
 
     def __init__(self) -> None:
-        self._work: _Work | None = None
+        self._work: _TimedWork | None = None
         self._ended = threading.Event()
         self._has_failed = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -78,7 +78,7 @@ class Watchdog:
             thread.start()
 
     def keep_stacks_in(self, folder: pathlib.Path) -> None:
-        """Also append the stacks of stuck work to FOLDER/stacks-PROCESS.txt."""
+        """Append the stacks of stuck work to FOLDER/stacks-PROCESS.txt, too."""
         self._path = folder / f"stacks-{processes.number()}.txt"
         stacks = small_files.open_to_write(self._path, os.O_WRONLY | os.O_APPEND)
         self._stacks = os.fdopen(stacks, "ab")
@@ -90,7 +90,7 @@ class Watchdog:
         A nested context suspends the outer one, whose time then starts again from 0.
         """
         outer = self._work
-        self._work = _Work(work, limit_secs)
+        self._work = _TimedWork(work, limit_secs)
         try:
             yield
         finally:
@@ -157,7 +157,7 @@ class Watchdog:
             if work.secs > work.limit_secs:
                 self._end_stuck(work)
 
-    def _end_stuck(self, work: _Work) -> None:
+    def _end_stuck(self, work: _TimedWork) -> None:
         reason = (
             f"{work.name} has taken {work.secs:.0f} s, and config.hosts allows "
             f"{work.limit_secs:g} s; the newest checkpoint is kept"

@@ -57,7 +57,7 @@ class Columns:
 
     path: pathlib.Path
     values: dict[str, list[str]]
-    row_numbers: list[int] = dataclasses.field(default_factory=list)  # from 1, as in an editor
+    row_numbers: list[int] = dataclasses.field(default_factory=list)  # the first row is 1
     short_rows: list[int] = dataclasses.field(default_factory=list)  # skipped: too few fields
     missing_rows: list[int] = dataclasses.field(default_factory=list)  # a null or NaN, read as ""
 

@@ -53,7 +53,7 @@ class StepParts:
     mesh: Mesh
     models: Sequence[bert.Model]  # one for each phase: the same parameters, fewer if pruned
     tx: optax.GradientTransformationExtraArgs
-    teacher: bert.Model | None = None  # for distillation objectives
+    teacher: bert.Model | None = None  # distillation objectives have one
     # Kernel and shape -> result of the check on these devices: SOUND or a difference.
     kernels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     attention: str = ""  # replaces config.compute.attention if a kernel is wrong; "" otherwise
@@ -168,7 +168,7 @@ def lower_step(parts: StepParts, index: int, batch: BatchShape) -> jax.stages.Lo
         parts.teacher,
     )
     placed = mesh_lib.abstract_batch(batch, parts.mesh)
-    whole = shardings.step  # on all devices
+    whole = shardings.step  # a copy on each device
     pace = Pace(
         jax.ShapeDtypeStruct((), jnp.float32, sharding=whole),
         jax.ShapeDtypeStruct((), jnp.bool_, sharding=whole),

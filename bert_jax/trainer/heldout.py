@@ -29,7 +29,7 @@ from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, Store
 from data_pipeline.store.findings import find_before_training
 
 _LABELED_ROWS = 1024  # most rows of the training split whose labels are checked
-_FEW_LABELS = 32  # up to this many labels may be equal by chance
+_FEW_LABELS = 32  # so many labels may be equal by chance
 
 
 @dataclasses.dataclass(frozen=True)

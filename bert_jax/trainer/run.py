@@ -110,7 +110,7 @@ def train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
     except BaseException as error:
         with contextlib.suppress(OSError):  # the error that ended the run is the one to report
             setup.storage.publish(patience_secs=0)
-        if isinstance(error, FloatingPointError):  # on all: wait until process 0 has plotted
+        if isinstance(error, FloatingPointError):  # all wait until process 0 has plotted
             with contextlib.suppress(OSError):
                 processes.agree("that the records are complete", "", setup.config.hosts.stuck_secs)
         if isinstance(error, jax.errors.JaxRuntimeError) and processes.is_loss_of_another(error):

@@ -18,7 +18,7 @@ from typing import IO
 from data_pipeline.cli.live_line import LINE, escape
 from data_pipeline.io.small_files import open_to_write
 
-FILE = "libraries.log"  # in the workdir
+FILE = "libraries.log"  # its name in the workdir
 
 _STDERR = 2
 

@@ -63,7 +63,7 @@ class EncodedChunk:
     sentence_lengths: np.ndarray  # int64 [S], tokens
     facts: ChunkFacts
     counts: dict[str, int]  # keys: COUNTED
-    source_documents: dict[int, int]  # like TextChunk.source_documents
+    source_documents: dict[int, int]  # TextChunk.source_documents
     lost_characters: dict[int, int]  # code point that the vocabulary lacks -> occurrences
 
 

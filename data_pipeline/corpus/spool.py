@@ -31,8 +31,8 @@ class Spool:
         self.documents = 0
         self.lines = 0
         self.counts: Counter[str] = Counter()  # keys: COUNTED
-        self.source_documents: Counter[int] = Counter()  # as TextChunk.source_documents
-        self.lost_characters: Counter[int] = Counter()  # as EncodedChunk.lost_characters
+        self.source_documents: Counter[int] = Counter()  # TextChunk.source_documents
+        self.lost_characters: Counter[int] = Counter()  # EncodedChunk.lost_characters
 
     def append(self, chunk: EncodedChunk) -> None:
         with open(self._facts_path, "ab") as file:

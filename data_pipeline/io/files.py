@@ -26,7 +26,7 @@ _ANY_FOLDERS = re.compile(r"(?<![^/])(?:\*\*(?:/+|$))+")
 
 @dataclasses.dataclass(frozen=True)
 class StoredFile:
-    """A file or folder that a glob matches."""
+    """Describe a file or folder that a glob matches."""
 
     address: str
     stored_bytes: int

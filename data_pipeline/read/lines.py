@@ -66,7 +66,7 @@ _OTHER_MARKS = {  # the longer ones first
     b"\xfe\xff": "UTF-16",
 }
 _MAX_MARK_BYTES = 4
-_ESCAPES = {  # to characters that are written in the bytes of ASCII
+_ESCAPES = {  # they begin encodings whose bytes are ASCII
     **dict.fromkeys((b"\x1b$B", b"\x1b$@"), "ISO-2022-JP"),
     b"\x1b$)C": "ISO-2022-KR",
     b"\x1b$)A": "ISO-2022-CN",

@@ -15,7 +15,7 @@ from data_pipeline.read.lines import MAX_DOCUMENT_BYTES, check_size, split_parag
 _REQUEST_BYTES = 4 << 20  # bytes per request: those between parts of the column are not read
 _BATCH_BYTES = 4 << 20  # text in memory at a time
 _MAX_BATCH_ROWS = 64  # rows may share a text that is stored once; each has a copy in memory
-_MAX_SHARED_BYTES = _MAX_BATCH_ROWS * MAX_DOCUMENT_BYTES  # of copies of the longest text
+_MAX_SHARED_BYTES = _MAX_BATCH_ROWS * MAX_DOCUMENT_BYTES  # copies of the longest text
 # A group of rows may unpack to _LARGE_BYTES, or to more if that is at most _MAX_PACKED times its
 # stored size.
 _LARGE_BYTES, _MAX_PACKED = 256 << 20, 1000
@@ -23,7 +23,7 @@ _MAGIC = b"PAR1"
 # First bytes of an Arrow file, in which a stream follows, and of a stream as `datasets` writes it.
 _ARROW_FILE, _ARROW_STREAM = b"ARROW1\0\0", b"\xff\xff\xff\xff"
 _ARROW_END_BYTES = 8  # the mark after the last message
-_MAX_ARROW_BYTES = 1 << 30  # of a stored batch; `datasets` writes 1,000 rows in each
+_MAX_ARROW_BYTES = 1 << 30  # a stored batch's; `datasets` writes 1,000 rows in each
 _SHOWN_COLUMNS = 12
 
 

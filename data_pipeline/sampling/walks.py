@@ -100,7 +100,7 @@ class WalkFacts:
     """Hold counts of the walks of a split, known before any of them is built; a sidecar's keys."""
 
     random_share: Annotated[float, 0.0, 1.0]  # WalkRules.random_share
-    examples: tuple[Annotated[int, 1, MAX_COUNT], ...]  # of each walk
+    examples: tuple[Annotated[int, 1, MAX_COUNT], ...]  # each walk's
     rows: tuple[Annotated[int, 1, MAX_COUNT], ...]
 
 

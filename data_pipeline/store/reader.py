@@ -30,7 +30,7 @@ PARTS = (*ARRAY_FOLDERS, *FILE_NAMES, WALKS, REFERENCES)  # all names in a store
 
 
 class SpecialIds(TypedDict):
-    """The ids of the special tokens."""
+    """Hold the ids of the special tokens."""
 
     pad: Count
     unk: Count
@@ -40,7 +40,7 @@ class SpecialIds(TypedDict):
 
 
 class VocabularyEntry(TypedDict):
-    """The vocabulary in a manifest."""
+    """Describe the vocabulary in a manifest."""
 
     kind: str
     file: str
@@ -53,7 +53,7 @@ class VocabularyEntry(TypedDict):
 
 @dataclasses.dataclass(frozen=True)
 class TextSplit:
-    """A split of a store of documents."""
+    """Describe a split of a store of documents."""
 
     documents: Count
     sentences: Count
@@ -65,14 +65,14 @@ class TextSplit:
 
 @dataclasses.dataclass(frozen=True)
 class TextSplits:
-    """Both splits of a store of documents."""
+    """Hold both splits of a store of documents."""
 
     train: TextSplit
     heldout: TextSplit
 
 
 class LostEntry(TypedDict):
-    """The characters that the vocabulary lacks."""
+    """Count the characters that the vocabulary lacks."""
 
     characters: Count
     occurrences: Count
@@ -80,19 +80,19 @@ class LostEntry(TypedDict):
 
 
 class ArrayEntry(TypedDict):
-    """An array file."""
+    """Describe an array file."""
 
     sha256: str
 
 
 class SourceEntry(TypedDict):
-    """A file or shard that was read."""
+    """Describe a file or shard that was read."""
 
     path: str
 
 
 class BuildEntry(TypedDict, total=False):
-    """The flags of a build that reports read."""
+    """Hold the flags of a build that reports read."""
 
     normalize: str
     near_duplicates: str
@@ -110,7 +110,7 @@ class AnyManifest(TypedDict):
 
 
 class TextManifest(AnyManifest):
-    """The manifest of a store of documents."""
+    """Hold the manifest of a store of documents."""
 
     token_dtype: Literal["uint16", "uint32"]
     splits: TextSplits
@@ -126,7 +126,7 @@ class TextManifest(AnyManifest):
 
 
 class ExamplesOfLength(TypedDict):
-    """The ready-made examples of one length."""
+    """Describe the ready-made examples of one length."""
 
     max_predictions_per_seq: Count
     train: Count
@@ -135,7 +135,7 @@ class ExamplesOfLength(TypedDict):
 
 
 class ExamplesManifest(AnyManifest):
-    """The manifest of a store of ready-made examples."""
+    """Hold the manifest of a store of ready-made examples."""
 
     kind: Literal["examples"]
     examples: dict[str, ExamplesOfLength]

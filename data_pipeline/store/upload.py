@@ -145,7 +145,7 @@ def upload_store(
         for name in [*names, MANIFEST]:
             if name == MANIFEST:
                 _remove_others(files, path, names)
-            files.put_file(str(folder / name), f"{path}/{name}", callback=_Progress(advance))
+            files.put_file(str(folder / name), f"{path}/{name}", callback=_CopyCallback(advance))
             expected = checksums.get(name) or hash_file(folder / name)
             files.invalidate_cache()
             with files.open(f"{path}/{name}", "rb", block_size=_BLOCK_BYTES) as file:
@@ -171,7 +171,7 @@ def _remove_others(files: Any, path: str, names: list[str]) -> None:
             files.rm_file(other)
 
 
-class _Progress(fsspec.callbacks.Callback):  # type: ignore[misc]
+class _CopyCallback(fsspec.callbacks.Callback):  # type: ignore[misc]
     """Report the bytes that fsspec copies to `advance`."""
 
     def __init__(self, advance: Advance) -> None:

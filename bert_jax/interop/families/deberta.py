@@ -42,7 +42,7 @@ _SETTINGS = Settings(
     },
 )
 _POOLER_ACTS = {"gelu": "gelu_erf", "tanh": "tanh", "relu": "relu"}
-_NORMS = ("none", "layer_norm")  # of the table of distances
+_NORMS = ("none", "layer_norm")  # norms of the table of distances
 _TERMS = ("c2p", "p2c")
 
 

@@ -132,7 +132,7 @@ def _parse_theta(path: pathlib.Path, settings: JsonObject, field: str) -> float:
     if isinstance(rope, dict) and {**rope, "rope_theta": 0}.items() <= _PLAIN_ROPE.items():
         theta: Any = rope.get("rope_theta", settings.get(field, default))
         if theta is None and "rope_theta" not in rope and field != "global_rope_theta":
-            return _parse_theta(path, settings, "global_rope_theta")  # as transformers 4 does
+            return _parse_theta(path, settings, "global_rope_theta")  # transformers 4 does so
         if type(theta) in (int, float) and 0 < theta < math.inf:
             return float(theta)
         wrong = f"{field} = {theta!r:.80}; it must be a number above 0"

@@ -39,7 +39,7 @@ _MAX_HELDOUT_TOKENS = 100_000
 
 # float32[V,D] twice: vectors of tokens, and of tokens as contexts
 Tables = tuple[jax.Array, jax.Array]
-Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]  # as make_pairs returns them
+Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]  # make_pairs returns them
 
 
 def compute_keep_shares(counts_V: np.ndarray, subsample: float) -> np.ndarray:

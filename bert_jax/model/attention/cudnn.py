@@ -14,7 +14,7 @@ from bert_jax.parallel import mesh
 
 # Names of NVIDIA's cards before compute capability 8.0, which cuDNN's attention requires.
 _OLDER_CARDS = re.compile(r"TESLA|QUADRO|TITAN|GTX|XAVIER|RTX 20[5-8]0|\b(?:MX|[PTV])\d+", re.I)
-MAX_WIDTH = 128  # of a head, on all supported cards; cuDNN takes 256 from Hopper on
+MAX_WIDTH = 128  # a head's, on all supported cards; cuDNN takes 256 from Hopper on
 
 
 def explain_refusal(

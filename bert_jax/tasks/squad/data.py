@@ -63,7 +63,7 @@ _FORM = (
     'SQuAD\'s JSON is {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [{"id": ..., '
     '"question": ..., "answers": [{"text": ..., "answer_start": ...}]}]}]}]}'
 )
-_MAX_BYTES = 1 << 30  # of a file without its compression; SQuAD's largest has 42 MB
+_MAX_BYTES = 1 << 30  # a decompressed file's; SQuAD's largest has 42 MB
 
 
 def read_squad(path: pathlib.Path, has_answers: bool = True) -> SquadFile:

@@ -1,4 +1,4 @@
-"""Left to right: predict each token of an example from those before it.
+"""Predict each token of an example from the tokens before it.
 
 Dimensions: B rows, S sequence, P slots for masked tokens.
 Source: Devlin et al. 2019, section 5.1, "LTR & No NSP"; Radford et al. 2018, equation 1.

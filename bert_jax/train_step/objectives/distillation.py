@@ -1,4 +1,4 @@
-"""Distillation: train a student on the predictions of a frozen teacher.
+"""Train a student on the predictions of a frozen teacher (distillation).
 
 Dimensions: B rows, S sequence, P slots for masked tokens, V vocabulary (padded), D width.
 Source: Sanh et al. 2019 (DistilBERT), section 3; distiller.py of transformers' research projects,

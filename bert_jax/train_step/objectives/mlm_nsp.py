@@ -1,4 +1,4 @@
-"""BERT's objective: the masked language model, alone or with next sentence prediction."""
+"""Define BERT's objective: the masked language model, alone or with next sentence prediction."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""XLNet: predict the targets of a row one after the other, in a random order.
+"""Predict the targets of a row one after the other, in a random order (XLNet).
 
 Targets are the positions that the pipeline masks; their tokens are restored. A target is predicted
 from all tokens that are not targets and from the targets before it in the order. Unlike XLNet's

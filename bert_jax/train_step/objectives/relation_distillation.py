@@ -1,4 +1,4 @@
-"""Relation distillation: train a student to relate its tokens as a frozen teacher does (MiniLMv2).
+"""Train a student to relate its tokens as a frozen teacher does (MiniLMv2).
 
 The relations of a layer are softmaxes of query-query, key-key and value-value products. Both models
 split them into the same number of heads; their widths may differ. Nothing is masked.

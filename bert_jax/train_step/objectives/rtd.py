@@ -1,4 +1,4 @@
-"""Replaced-token detection: a generator fills in masked tokens, the encoder detects wrong ones.
+"""Detect replaced tokens: a generator fills in masked tokens, the encoder finds the wrong ones.
 
 Dimensions: B rows, S sequence, P slots for masked tokens, V vocabulary (padded), N bins.
 Source: Clark et al. 2020 (ELECTRA), section 2; google-research/electra run_pretraining.py.

@@ -150,6 +150,11 @@ def test_every_combination_has_a_folder_of_its_own():
     ]
 
 
+def test_a_seed_that_is_no_whole_number_is_refused_by_that_name():
+    with pytest.raises(Refused, match=r"--seeds is .* it must be whole numbers"):
+        list_runs("5e-5", "3", "0,1.5")
+
+
 def test_scores_are_those_of_the_development_sets_in_the_summary(tmp_path):
     scores = {
         "dev_matched_loss": 0.9,
