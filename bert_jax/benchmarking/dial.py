@@ -499,7 +499,7 @@ def _set_choices(
 
 
 def _split_steps(request: DialRequest, size: DialSize, left_secs: float) -> list[int]:
-    """Divide time and passes over the text, less those of phases whose steps are given."""
+    """Divide time and passes over the text, less what phases take whose steps are given."""
     left_tokens = float(MANY_EPOCHS * request.unique_tokens)
     secs_per_share = tokens_per_share = 0.0
     for index, phase in enumerate(size.config.phases):
