@@ -109,9 +109,12 @@ class PlanFlags:
         return {name: value for name, value in values.items() if value is not None}
 
     def __post_init__(self) -> None:
-        if len(self.budgets) > 1:
-            names = ", ".join(f"--{name}" for name in self.budgets)
-            raise Refused(f"{names} say the same thing; give one of them")
+        names = [f"--{name}" for name in self.budgets]
+        names += [
+            f"--config.{each.path}" for each in self.config.overrides if each.path == "budget"
+        ]
+        if len(names) > 1:
+            raise Refused(f"{', '.join(names)} say the same thing; give one of them")
         if self.budget == 0:
             raise Refused(
                 "--budget is 0; a shell expands $ and the digit after it: write $40 as 40"

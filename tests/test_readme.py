@@ -103,4 +103,5 @@ def test_the_makefile_has_what_its_head_explains_and_the_quickstart_is_four_comm
     )
     for module in ("python_docs", "build", "train", "fill_mask"):
         assert re.search(rf"-m \w+\.{module} ", shown)
+    assert "--heldout=5" in shown and "[MASK]" not in shown  # sentences by a rule alone
     assert "--config.seed=1 --config.data.random_seed=1" in seeded and "seed" not in shown

@@ -259,13 +259,13 @@ def main(argv: list[str] | None = None) -> int:
     screen = Screen(is_writer=True)
     jax.config.update("jax_platforms", "cpu")
     try:
-        if arguments.build:
+        if arguments.build is not None:
             build(arguments.build)
-        elif arguments.score:
+        elif arguments.score is not None:
             print(f"{score(arguments.score, arguments.store, screen):.4f} nats per token")
-        elif arguments.run:
+        elif arguments.run is not None:
             run(arguments, flags, screen)
-        elif arguments.replay:
+        elif arguments.replay is not None:
             return replay(arguments.replay, arguments.steps, arguments.store)
         else:
             return check(arguments.record)

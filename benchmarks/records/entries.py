@@ -32,7 +32,6 @@ from data_pipeline.cli.worker_pool import count_cores
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused
-from data_pipeline.io.small_files import DamagedFile
 
 ENTRIES = pathlib.Path(__file__).parent / "entries"
 STORE_DIGEST = "31aabef3f5f730dcfcac1c3aebd1d26aab5eac62136e742c12d16a763285487f"
@@ -296,10 +295,10 @@ def _find_faults(entry: Entry, earlier: Sequence[Entry]) -> Iterator[str]:
         yield f"track is {entry.track}, not {COMPUTE} or {DATA}"
     try:
         config = make_config(entry.settings, SEEDS[0], "", entry.name)
-    except DamagedFile as error:
+        tflop, made = count_tflop(config), entry.trace
+    except Refused as error:
         yield f"{error}; check it at its commit {entry.commit}"
         return
-    tflop, made = count_tflop(config), entry.trace
     if abs(tflop - entry.tflop) > 1e-6 * tflop:
         yield f"tflop is {entry.tflop:.4f}, and its settings give {tflop:.4f}"
     yield from find_faults_of_recipe(entry.track, config, tflop)
@@ -307,8 +306,9 @@ def _find_faults(entry: Entry, earlier: Sequence[Entry]) -> Iterator[str]:
     if len(made.losses) != FIRST_STEPS or not marks == set(made.weights) == set(made.optimizer):
         yield f"trace has not {FIRST_STEPS} losses and fingerprints after {len(marks)} steps"
     for key in ("losses", "train_secs"):
-        if sorted(getattr(entry, key)) != [str(seed) for seed in SEEDS]:
-            yield f"{key} are not of the seeds {SEEDS[0]} to {SEEDS[-1]}"
+        by_seed = getattr(entry, key)
+        if sorted(by_seed) != [*map(str, SEEDS)] or not all(n > 0 for n in by_seed.values()):
+            yield f"{key} are not of the seeds {SEEDS[0]} to {SEEDS[-1]}, all above 0"
             return
     longest = max(entry.train_secs.values())
     if entry.track == DATA and longest > MAX_TRAIN_SECS:

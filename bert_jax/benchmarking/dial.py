@@ -60,7 +60,7 @@ MAX_MEASURED = 3  # sizes, and batches
 # The share of the remaining time that may go into measuring another batch, per octave of change.
 BATCH_SHARE = 0.2
 
-_BUDGET = re.compile(r"(\d+(?:\.\d*)?)(?:([mh])|usd@(.+))")
+_BUDGET = re.compile(r"([0-9]{1,9}(?:\.[0-9]*)?)(?:([mh])|usd@(.+))")
 _INDEX = re.compile(r"\[(-?\d+)\]")  # number of a phase; -1 is the last
 _UNITS = "write minutes as 30m, hours as 2h, or dollars with a slice as 40usd@v5e:2x4"
 
@@ -98,7 +98,7 @@ def parse_budget(text: str, num_slices: int = 1, price_list: pathlib.Path = FILE
       Refused: the unit or the slice is unknown, it has no price, or the amount is 0.
     """
     match = _BUDGET.fullmatch(text)
-    if not text or re.match(r"0+(\.0*)?(?![\d.])", text):
+    if not text or re.match(r"0+(\.0*)?(?![\d.,])", text):
         raise Refused(
             f"config.budget is {text or 'empty'}; a shell expands $ and the digit after it, so "
             f"$40 may arrive as 0: {_UNITS}"
@@ -413,11 +413,8 @@ class _Speeds:
 
     def count_steps(self, size: DialSize) -> float:
         """Return the steps that fit, of both phases and no more than MANY_EPOCHS of the text."""
-        return min(self.left_secs(size) / size.mean_secs, self.count_most_steps(size))
-
-    def count_most_steps(self, size: DialSize) -> float:
-        """Return the steps that read the text MANY_EPOCHS times."""
-        return MANY_EPOCHS * self.request.unique_tokens / self.count_step_tokens(size)
+        most = MANY_EPOCHS * self.request.unique_tokens / self.count_step_tokens(size)
+        return min(self.left_secs(size) / size.mean_secs, most)
 
     def count_tokens(self, size: DialSize) -> float:
         """Return the tokens that count_steps steps read."""
@@ -501,26 +498,31 @@ def _set_choices(
     return set_fields(config, chosen | {"budget": ""})
 
 
-def _split_steps(request: DialRequest, size: DialSize, left_secs: float, most: float) -> list[int]:
-    """Divide the time over the phases, less the time of those whose steps are given."""
-    secs_per_share = 0.0
-    for index, phase in enumerate(request.config.phases):
+def _split_steps(request: DialRequest, size: DialSize, left_secs: float) -> list[int]:
+    """Divide time and passes over the text, less what phases take whose steps are given."""
+    left_tokens = float(MANY_EPOCHS * request.unique_tokens)
+    secs_per_share = tokens_per_share = 0.0
+    for index, phase in enumerate(size.config.phases):
+        secs, tokens = size.paced_secs[index], request.count_tokens(phase)
         if request.is_given(f"phases[{index}].steps"):
-            left_secs -= phase.steps * size.paced_secs[index]
+            left_secs -= phase.steps * secs
+            left_tokens -= phase.steps * tokens
         else:
-            secs_per_share += PHASE_SHARES[index] * size.paced_secs[index]
+            secs_per_share += PHASE_SHARES[index] * secs
+            tokens_per_share += PHASE_SHARES[index] * tokens
     if left_secs < 0:
         raise Refused(
             f"config.budget is {request.budget.text}, and the steps given take {-left_secs:,.0f} s "
             "more; give fewer config.phases[i].steps, or a larger budget"
         )
-    total = min(left_secs / secs_per_share, most) if secs_per_share else 0.0
+    total = 0.0
+    if secs_per_share:
+        total = min(left_secs / secs_per_share, left_tokens / tokens_per_share)
     return [max(1, math.floor(share * total)) for share in PHASE_SHARES]
 
 
 def _build_choice(request: DialRequest, speeds: _Speeds, size: DialSize) -> DialChoice:
-    most_steps = speeds.count_most_steps(size)
-    steps = _split_steps(request, size, speeds.left_secs(size), most_steps)
+    steps = _split_steps(request, size, speeds.left_secs(size))
     most_between_saves = round(budget_lib.SAVE_EVERY_SECS / size.mean_secs)
     written = _set_choices(request, size.shape, size.batch_tokens, steps, most_between_saves)
     config = resolve(written, store=request.facts)

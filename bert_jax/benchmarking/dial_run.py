@@ -26,7 +26,16 @@ from bert_jax.benchmarking.dial import (
     choose_run,
     parse_budget,
 )
-from bert_jax.config import Config, ResolvedRun, list_objectives, overrides, resolve, set_fields
+from bert_jax.config import (
+    Config,
+    ResolvedRun,
+    data_in_evaluations,
+    data_in_phase,
+    list_objectives,
+    overrides,
+    resolve,
+    set_fields,
+)
 from bert_jax.logging.console import Rows, Screen, duration
 from bert_jax.parallel import chips
 from bert_jax.parallel import mesh as mesh_lib
@@ -41,7 +50,6 @@ from bert_jax.trainer import feed as feed_lib
 from bert_jax.trainer.heldout import MANY_EPOCHS, check_next_sentences
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
-from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import HELDOUT, Store
 
 CHOSEN = "chosen_config.py"  # file of the workdir
@@ -58,8 +66,8 @@ def _check_devices(budget: TimeBudget) -> None:
         usd = budget.text.partition("usd")[0]
         raise Refused(
             f"config.budget is {budget.text}, and this machine has {count} x {device}; run it on "
-            f"{name}, or ask what it buys: python -m bert_jax.plan --config=configs/base.py "
-            f"--topology={name} --budget={usd}"
+            f"{name}, or ask what it buys: python -m bert_jax.plan --config=configs/auto.py "
+            f"--config.data.store=STORE --topology={name} --budget={usd}"
         )
 
 
@@ -236,32 +244,41 @@ def _explain_run(request: DialRequest, choice: DialChoice, spent: str) -> Rows:
     config, budget = choice.config, request.budget
     first, second = config.phases
     tokens = sum(phase.steps * request.count_tokens(phase) for phase in config.phases)
-    data, optim = config.data, config.optim
-    positions = max(phase.batch_size * phase.seq_len for phase in config.phases)
+    optim = config.optim
+    free = [
+        phase.batch_size * phase.seq_len
+        for index, phase in enumerate(config.phases)
+        if not request.is_given(f"phases[{index}].batch_size")
+    ]
     scaled = ", scaled to this width by transfer=mup" if optim.transfer == "mup" else ""
-    origin = "as given" if request.is_given("optim.learning_rate") else "the best of small runs"
-    batch = f"about {positions:,} positions: the best batch grows with the tokens read"
-    if request.is_given("phases[0].batch_size", "phases[1].batch_size"):
-        batch = "as given"
-    masks = config.eval.masked_lm_prob or data.masked_lm_prob
+    origin = "as given" if request.is_given("optim.learning_rate") else "AdamW's best in small runs"
+    batch = ["as given"] * (len(free) < 2)
+    if free:
+        batch.append(f"about {max(free):,} positions: the best batch grows with the tokens read")
+    rates = dict.fromkeys(data_in_phase(config, index).masked_lm_prob for index in range(2))
+    masks = data_in_evaluations(config).masked_lm_prob
     cheap = ", which are cheap" if first.seq_len < second.seq_len else ""
     rows = [
         ("phases", f"rows of {first.seq_len}{cheap}, then of {second.seq_len}"),
-        ("batch", f"{first.batch_size:,} and {second.batch_size:,} rows, {batch}"),
+        ("batch", f"{first.batch_size:,} and {second.batch_size:,} rows, {', else '.join(batch)}"),
         (
             "steps",
             f"{first.steps:,} and {second.steps:,}: {count_in_words(tokens)} tokens, "
             f"{tokens / request.unique_tokens:.3g} epochs of the store",
         ),
         ("rate", f"{optim.learning_rate:g}, {origin}{scaled}"),
-        ("masking", f"{data.masked_lm_prob:.0%} in training, {masks:.0%} in evaluations"),
+        (
+            "masking",
+            f"{' and '.join(f'{rate:.0%}' for rate in rates)} in training, "
+            f"{masks:.0%} in evaluations",
+        ),
         (
             "time",
             f"{duration(choice.secs)} of {duration(budget.secs)}: {duration(choice.spent_secs)} "
             f"{spent}, {duration(choice.size.rest_secs)} kept for setup, saves and the end",
         ),
     ]
-    has_steps = request.is_given("phases[0].steps", "phases[1].steps")
+    has_steps = request.is_given("phases[0].steps") and request.is_given("phases[1].steps")
     if choice.secs < 0.9 * budget.secs and not has_steps:
         words = f"read more than {MANY_EPOCHS} times, text is known to cost quality"
         rows.append(("", f"less is better here: {words}; more text would bring more"))
@@ -273,13 +290,10 @@ _FILE = '''"""The run that config.budget={budget} chose.
 {reasons}
 """
 
-import ml_collections
-
 from bert_jax import config as c
-from data_pipeline.spec.options import PretrainOptions
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> c.ConfigDict:
     """Return the chosen run; no arguments."""
     return c.to_config_dict({config})
 '''
@@ -303,5 +317,4 @@ def _write_source(value: Any, indent: str) -> str:
     for field in dataclasses.fields(value):
         if (part := getattr(value, field.name)) != field.default:
             lines.append(f"\n{indent}    {field.name}={_write_source(part, f'{indent}    ')},")
-    prefix = "" if isinstance(value, PretrainOptions) else "c."
-    return "".join([f"{prefix}{type(value).__name__}(", *lines, f"\n{indent})" if lines else ")"])
+    return "".join([f"c.{type(value).__name__}(", *lines, f"\n{indent})" if lines else ")"])

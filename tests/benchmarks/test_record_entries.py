@@ -119,6 +119,14 @@ LONGER["phases"][0]["steps"] = 1100
         ({"train_secs": dict.fromkeys(LOSSES, 126.0)}, "1.26 times the time of a"),
         ({"track": "data", "train_secs": dict.fromkeys(LOSSES, 1801.0)}, "1801 s of training"),
         ({"losses": {"1": 3.0}}, "losses are not of the seeds 1 to 5"),
+        (
+            {"losses": dict.fromkeys(LOSSES, -1.0)},
+            "of the seeds 1 to 5, all above 0",
+        ),
+        (
+            {"settings": make_entry("a").settings | {"optim": {"name": "sgd"}}},
+            "config.optim.name is sgd",
+        ),
         ({"settings": make_entry("a").settings | {"init": "hf:x"}}, "config.init is hf:x"),
         ({"track": "memory"}, "track is memory"),
         ({"digest": "0" * 64}, "digest is 000000000000"),

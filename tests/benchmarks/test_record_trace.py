@@ -111,6 +111,7 @@ def test_an_entry_without_vector_instructions_may_have_other_fingerprints(
     ("flags", "words"),
     [
         (["--replay=second"], "no entry second; choose from first"),
+        (["--replay="], "no entry ; choose from first"),  # not a check
         (["--replay=first", "--steps=0:1241"], "0:1241; end from 20 to 1240"),
         (["--replay=first", "--steps=0:19"], "0:19; end from 20 to 1240"),
         (["--replay=first", "--steps=130:150"], "130:150"),

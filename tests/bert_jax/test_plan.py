@@ -121,6 +121,7 @@ def test_what_cannot_be_planned_is_refused_in_a_sentence(forked, tiny_store, tmp
             *("--scale=16,1", "--config.mesh.preset=tp", "--config.mesh.model_size=2")
         ],
         "--budget, --days say the same thing": ["--budget=300", "--days=4"],
+        "--budget, --config.budget say the same thing": ["--budget=300", "--config.budget=2h"],
         "--budget is 0; a shell expands $": ["--budget=00"],
         "prices.json has no price for v5e": ["--budget=300", f"--prices={prices}", store],
         "--config_out is for a config with a budget": ["--config_out=chosen.py"],

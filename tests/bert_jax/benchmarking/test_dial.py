@@ -148,12 +148,13 @@ def test_evaluations_a_given_distance_apart_are_part_of_the_time():
     assert choice.config.eval.every_steps == 20
 
 
-def test_a_small_store_is_not_read_more_often_than_helps():
-    choice = choose("2h", tokens=50_000)
+@pytest.mark.parametrize("flags", [(), ("phases[0].steps=10",), ("phases[-1].steps=20",)])
+def test_a_small_store_is_not_read_more_often_than_helps(flags):
+    choice = choose("2h", tokens=50_000, flags=flags)
     epochs = count_positions(choice.config) / 50_000
     assert 250 < epochs <= 256
     assert choice.secs < 0.9 * 7200
-    request = make_request("2h", 50_000)
+    request = make_request("2h", 50_000, flags)
     assert any(
         "less is better" in text
         for _, text in dial_run.explain(request, choice, "measured", "so far")
@@ -222,6 +223,17 @@ def test_the_batch_is_explained_by_the_rows_that_devices_take():
     assert choice.config.phases[1].batch_size == 8
     rows = dict(dial_run.explain(request, choice, "measured", "so far"))
     assert "4,096 positions" in rows["batch"]
+
+
+def test_reasons_name_what_is_given_in_one_phase_alone():
+    flags = ("phases[0].batch_size=40", "phases[1].masked_lm_prob=0.2", "optim.name=muon")
+    request, machine = make_request(flags=(*flags, "optim.transfer=none")), Machine()
+    choice = choose_run(request, machine.measure, lambda: machine.secs)
+    rows = dict(dial_run.explain(request, choice, "measured", "so far"))
+    positions = choice.config.phases[1].batch_size * 64
+    assert f"rows, as given, else about {positions:,} positions" in rows["batch"]
+    assert rows["masking"] == "30% and 20% in training, 15% in evaluations"
+    assert rows["rate"] == "0.003, AdamW's best in small runs"
 
 
 def test_a_short_first_phase_does_not_evaluate_and_save_all_the_time():
@@ -397,6 +409,9 @@ def test_a_run_of_few_tokens_takes_a_smaller_batch_without_another_measurement(s
         ("-3m", "'-3m', not an amount"),
         (".5h", "'.5h', not an amount"),
         ("30 m", "30m"),
+        ("0,5h", "'0,5h', not an amount"),
+        ("٠m", "'٠m', not an amount"),  # digits of another script
+        (f"{'9' * 400}m", "not an amount"),
         ("40usd", "40usd@v5e"),
         ("30m@v5e:2x2", "30m@v5e:2x2.*time alone"),
         ("40usd@v9:2x2", "v9"),
@@ -581,7 +596,7 @@ def test_a_workdir_in_use_or_of_the_data_is_refused_before_measuring(
 
 
 def test_dollars_are_for_the_slice_that_is_here(tmp_path):
-    with pytest.raises(Refused, match="v5e:2x4"):
+    with pytest.raises(Refused, match=r"plan --config=configs/auto\.py .*--topology=v5e:2x4"):
         settle(tmp_path, "store", "40usd@v5e:2x4")
 
 
