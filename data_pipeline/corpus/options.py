@@ -66,7 +66,7 @@ class BuildFlags:
         "",
         f"instead of --vocab: train one on the input, {WORDPIECE} ([PAD] 0, [UNK] 100, [CLS] 101, "
         f"[SEP] 102, [MASK] 103), or a SentencePiece model, {UNIGRAM} or {BPE} ([PAD] 0, [UNK] 1, "
-        f"[CLS] 2, [SEP] 3, [MASK] 4), or {BYTE_BPE}: byte-level BPE like ModernBERT's, the same ids",
+        f"[CLS] 2, [SEP] 3, [MASK] 4), or {BYTE_BPE}: byte-level BPE like ModernBERT's, same ids",
         _VOCABULARY,
         choices=("", *TRAINED),
     )
