@@ -106,7 +106,7 @@ REFUSALS = {
         EVALUATE,
         [
             (("--output=/no/folder/x",), "but there is no folder /no/folder; make it first"),
-            (("--output={store}/manifest.json",), "which is there already; give another name"),
+            (("--output={store}/manifest.json",), "which already exists; give another name"),
             (("--store={store}",), "piece 1 of "),
             (
                 ("--checkpoint=hf:{small}/bare", "--sentences={small}/in.txt"),
