@@ -109,9 +109,7 @@ class TaskFlags:
 class NerFlags:
     """Declare the flags of ner."""
 
-    checkpoint: str = flag(
-        "", "workdir of a run, hf:DIR or google:PREFIX", metavar="CK", is_required=True
-    )
+    checkpoint: str = flag("", "workdir, hf:DIR or google:PREFIX", metavar="CK", is_required=True)
     data_dir: str = flag(
         "", "folder of the training, dev and test files", metavar="DIR", is_required=True
     )
