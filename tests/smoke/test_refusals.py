@@ -32,7 +32,10 @@ REFUSALS = {
             ((), "--config is missing"),
             (("--config=configs/huge.py", ROOM), "bundled are configs/albert.py"),
             (("--config=configs/quikstart.py", ROOM), "did you mean configs/quickstart.py?"),
-            (("--config=configs/large.py:recipe=x", "--print_config"), "recipe is 'x'; give one of paper"),
+            (
+                ("--config=configs/large.py:recipe=x", "--print_config"),
+                "recipe is 'x'; give one of paper",
+            ),
             (("--config=configs/tiny.py:x=1", ROOM), "get_config() does not fit: it is called"),
             (("--config=configs/base.py:x=1", ROOM), "sets 'x'; this config takes recipe"),
             (("--config=configs/base.py:tokens", ROOM), "'tokens' is not NAME=VALUE; this config"),
