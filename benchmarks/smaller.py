@@ -4,7 +4,7 @@
 
 Of each run of bert_jax.finetune it prints the parameters, the bytes of the weights, the time of its
 first development split in batches of 64, tokens to logits, and its score there. Models take turns
-within a round, after one round that compiles; times are medians over rounds, by the clock and in
+within a round, after one round that compiles; times are medians over rounds, in wall time and in
 processor time, which other work on the machine changes less.
 """
 

@@ -62,7 +62,7 @@ def main() -> None:
             sys.exit(REFUSED)
     elif name not in MODULES:
         near = difflib.get_close_matches(name, MODULES, 1)
-        hint = f"did you mean {near[0]}?" if near else f"they are {', '.join(MODULES)}"
+        hint = f"did you mean {near[0]}?" if near else f"commands are {', '.join(MODULES)}"
         print(f"error: {name!r} is not a bert-jax command; {hint}", file=sys.stderr)
         sys.exit(REFUSED)
     else:

@@ -33,7 +33,7 @@ _MODULE = "bert_jax.baseline"
 class BaselineFlags:
     """Declare the flags of every training; `settings` has the flags of its kind."""
 
-    store: str = flag("", "folder that data_pipeline.build wrote", is_required=True)
+    store: str = flag("", "store that data_pipeline.build made", metavar="STORE", is_required=True)
     workdir: str = flag(
         "", "new folder, or one of the same training, to resume it", metavar="DIR", is_required=True
     )
@@ -109,7 +109,7 @@ class TaskFlags:
 class NerFlags:
     """Declare the flags of ner."""
 
-    checkpoint: str = flag("", "hf:DIR, google:PREFIX or orbax:WORKDIR", is_required=True)
+    checkpoint: str = flag("", "workdir, hf:DIR or google:PREFIX", metavar="CK", is_required=True)
     data_dir: str = flag(
         "", "folder of the training, dev and test files", metavar="DIR", is_required=True
     )

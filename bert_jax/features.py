@@ -24,7 +24,7 @@ class FeaturesFlags:
     """Declare the flags."""
 
     checkpoint: str = flag(
-        "", "hf:DIR, google:PREFIX or orbax:WORKDIR, or the path alone", is_required=True
+        "", "workdir of a run, hf:DIR or google:PREFIX", metavar="CK", is_required=True
     )
     input: str = flag(
         "",

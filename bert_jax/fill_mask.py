@@ -18,7 +18,7 @@ class FillMaskFlags:
 
     checkpoint: str = flag(
         "",
-        "orbax:WORKDIR[@STEP], hf:DIR or google:PREFIX, or the path alone",
+        "workdir of a run, orbax:WORKDIR@STEP, hf:DIR or google:PREFIX",
         metavar="CK",
         is_required=True,
     )

@@ -3,11 +3,11 @@
 #            [TRAIN_FLAG ...]
 #        launch/hosts.sh --stop HOST,HOST,... FOLDER
 # Train on hosts that ssh reaches without a password, one process per host.
-# FOLDER, absolute or from the home folder, has a clone with .venv on every
-# host; PYTHON names another Python there. Training outlives the connections. It
-# is restarted after every exit code but 0, 2, 3, 126 and 127 (no such command),
-# until five starts in a row leave the newest checkpoint in WORKDIR as it was.
-# Ctrl-C stops all processes, which save first.
+# FOLDER, absolute or relative to the home folder, has a clone with .venv on
+# every host; PYTHON names another Python there. Training outlives the
+# connections. It is restarted after every exit code but 0, 2, 3, 126 and 127
+# (no such command), until five starts in a row leave the newest checkpoint in
+# WORKDIR as it was. Ctrl-C stops all processes, which save first.
 
 set -uo pipefail
 

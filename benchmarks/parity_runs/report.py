@@ -30,7 +30,7 @@ def pair_line(name: str, seed: int, ran: Mapping[str, Mapping[str, Any]]) -> str
     )
     return (
         f"{name}, seed {seed}: {score[0]:.3f} here, {score[1]:.3f} there; {wall[0]:,.0f} and "
-        f"{wall[1]:,.0f} s by the clock, {cpu[0]:,.0f} and {cpu[1]:,.0f} s of processor time"
+        f"{wall[1]:,.0f} s of wall time, {cpu[0]:,.0f} and {cpu[1]:,.0f} s of processor time"
     )
 
 

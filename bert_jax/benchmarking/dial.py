@@ -104,10 +104,7 @@ def parse_budget(text: str, num_slices: int = 1, price_list: pathlib.Path = FILE
             f"$40 may arrive as 0: {_UNITS}"
         )
     if match is None:
-        raise Refused(
-            f"config.budget is {text!r}, not an amount of time alone or of dollars on a slice; "
-            f"{_UNITS}"
-        )
+        raise Refused(f"config.budget is {text!r}, neither a time nor dollars on a slice; {_UNITS}")
     amount, unit, topology = float(match[1]), match[2], match[3]
     if unit:
         return TimeBudget(text, amount * {"m": 60, "h": 3600}[unit])

@@ -91,10 +91,10 @@ def arguments(text: str, **defaults: str | float | tuple[str, ...]) -> dict[str,
         if not equals or name not in defaults or name in given:
             twice = " twice" * (name in given)
             problem = f" sets {name!r}{twice}" if equals else f": {part!r} is not NAME=VALUE"
-            raise Refused(f"--config=...:{text}{problem}; this config takes {sorted(defaults)}")
+            raise Refused(f"--config=...:{text}{problem}; this config takes {', '.join(defaults)}")
         allowed = defaults[name]
         if isinstance(allowed, tuple) and value not in allowed:
-            raise Refused(f"{name} is {value!r}; this config has {sorted(set(allowed))}")
+            raise Refused(f"{name} is {value!r}; give one of {', '.join(dict.fromkeys(allowed))}")
         try:
             given[name] = parse_text(type(usual[name]), value)
         except Refused as error:

@@ -67,7 +67,7 @@ def fetch(place: str) -> pathlib.Path:
     """
     name, _, revision = place.partition("@")
     address = f"hf:{place}"
-    unknown = f"the checkpoint {address!r} is not a folder of this machine, and"
+    unknown = f"the checkpoint {address!r} is not a folder on this machine, and"
     huggingface_hub = _import_hub(unknown, "give hf:DIR")
     errors = huggingface_hub.errors
     try:
@@ -93,7 +93,7 @@ def fetch(place: str) -> pathlib.Path:
             )
         except Exception:
             raise _choose_kind(error, errors)(
-                f"{address} is neither a folder of this machine nor in the hub's cache, and "
+                f"{address} is neither a folder on this machine nor in the hub's cache, and "
                 f"{_describe_failure(error)}; give hf:DIR, or try again with a network"
             ) from error
         return pathlib.Path(folder)

@@ -38,8 +38,8 @@ Address = str | os.PathLike[str]  # a path is a folder without a prefix
 HF, GOOGLE, ORBAX = "hf", "google", "orbax"
 SCHEMES = (HF, GOOGLE, ORBAX)
 _HOW_TO_FIX = (
-    "give hf:DIR (a folder of Hugging Face's), google:PREFIX (a checkpoint of Google's TF1 code) "
-    "or orbax:DIR (the workdir of a run of bert_jax)"
+    "give hf:DIR (Hugging Face's files), google:PREFIX (a checkpoint of Google's TF1 code) or "
+    "orbax:DIR (the workdir of a run)"
 )
 
 
@@ -159,7 +159,7 @@ def split_address(address: str) -> tuple[str, str]:
 def _require_folder(address: str, place: str) -> pathlib.Path:
     if not pathlib.Path(place).is_dir():
         raise Refused(
-            f"the checkpoint {address!r} is not a folder of this machine; {_HOW_TO_FIX}, or "
+            f"the checkpoint {address!r} is not a folder on this machine; {_HOW_TO_FIX}, or "
             "hf:NAME (a model of the Hugging Face hub, which is downloaded)"
         )
     return pathlib.Path(place)

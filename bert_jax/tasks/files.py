@@ -124,8 +124,8 @@ def check_columns(
             if len(names) == 1 and (marks := re.findall("[,;|\t]", names[0])):
                 how_to_fix = f"{marks[0]!r} separates them, and a .csv needs commas, a .tsv tabs"
             raise Refused(
-                f"{path} has {state} {name!r}; its columns are {list_names(names)}, and "
-                f"{', '.join(wanted)} are read: {how_to_fix}"
+                f"{path} has {state} {name!r}; its columns are {list_names(names)}; the "
+                f"task reads {', '.join(wanted)}: {how_to_fix}"
             )
 
 
@@ -337,7 +337,7 @@ def _json_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Ro
         if missing:
             raise Refused(
                 f"{path} row {number} has no {missing[0]!r}; its keys are "
-                f"{list_names(list(record))}, and {', '.join(wanted)} are read: {how_to_fix}"
+                f"{list_names(list(record))}; the task reads {', '.join(wanted)}: {how_to_fix}"
             )
         if _SURROGATE.search(line):
             for name, value in record.items():

@@ -32,7 +32,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
       OSError: a file cannot be read.
     """
     if options.task not in TASKS:
-        raise Refused(f"config.data.task is {options.task!r}; it must be one of {sorted(TASKS)}")
+        raise Refused(f"config.data.task is {options.task!r}; it must be one of {', '.join(TASKS)}")
     if options.source == "files" and not options.dir:
         raise Refused(
             f"config.data.dir is missing: the folder with the files of {options.task}; give "

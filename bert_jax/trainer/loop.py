@@ -315,7 +315,7 @@ class TrainingRun:
         news = _describe_change(self.config, index) if first_step == 0 else ""
         if self.programs.is_ready(index):
             news += "; " * bool(news)
-            self.screen.print(f"phase {index}: {news}the step is compiled already", FAINT)
+            self.screen.print(f"phase {index}: {news}the step is already compiled", FAINT)
             self.programs.compile_steps(index, first_step)
             return
         if news:

@@ -39,7 +39,7 @@ def list_opening_rows(setup: Setup, done: int | None) -> list[tuple[str, str]]:
     folder = cast(Any, jax.config).jax_compilation_cache_dir
     kept = f"compiled programs are kept in {folder}" if folder else "no compiled program is kept"
     is_ahead = len(config.phases) > 1 and compiles_ahead(mesh)
-    ahead = ", the next phase is compiled before one ends" if is_ahead else ""
+    ahead = ", each phase is compiled before the previous one ends" if is_ahead else ""
     rows.append(("host", f"{BATCHES_AHEAD} batches are prefetched{ahead}; {kept}"))
     if (profiled := setup.profiled) is not None:
         begun = done or (setup.trunk.step if setup.trunk else 0)

@@ -119,7 +119,9 @@ class Command(Generic[Values]):
 
     def _make_parser(self) -> argparse.ArgumentParser:
         fields = list(_list_flags(self.flags))
-        first = [_write_flag(field) for _, field in fields if _get_form(field).is_required]
+        forms = [(_get_form(field), _write_flag(field)) for _, field in fields]
+        first = [text for form, text in forms if form.is_required]
+        first += [f"[{text}]" for form, text in forms if form.is_positional > form.is_required]
         rest = ["[flags]"] if len(fields) > len(first) else []
         usage = " ".join(["python -m", self.module, *first, *rest])
         parser = _Parser(

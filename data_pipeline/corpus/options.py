@@ -37,11 +37,11 @@ class BuildFlags:
         metavar="GLOB[,GLOB]",
         is_required=True,
     )
-    output: str = flag("", "the folder of the store to make, local or gs://")
+    output: str = flag("", "the folder of the store to make, local or gs://", metavar="DIR")
     scratch: str = flag(
         "",
-        "folder where a store for gs:// is built before it is copied; default: the system's "
-        "temporary folder",
+        "folder in which to build a store for gs://; default: the system's temporary folder",
+        metavar="DIR",
     )
     holdout: float = flag(
         0.01, "share of the documents to hold out for evaluation", above=0, maximum=0.5
@@ -50,9 +50,10 @@ class BuildFlags:
     text: TextOptions = section("text")
     vocab: str = flag(
         "",
-        "file: a vocab.txt, a tokenizer.json of WordPiece, BPE or Unigram, the vocab.json "
-        "of a RoBERTa next to its merges.txt, or a SentencePiece *.model",
+        "a vocab.txt, a tokenizer.json of WordPiece, BPE or Unigram, a RoBERTa's vocab.json "
+        "next to its merges.txt, or a SentencePiece *.model",
         _VOCABULARY,
+        metavar="FILE",
     )
     compare_vocabs: str = flag(
         "",
@@ -65,7 +66,7 @@ class BuildFlags:
         "",
         f"instead of --vocab: train one on the input, {WORDPIECE} ([PAD] 0, [UNK] 100, [CLS] 101, "
         f"[SEP] 102, [MASK] 103), or a SentencePiece model, {UNIGRAM} or {BPE} ([PAD] 0, [UNK] 1, "
-        f"[CLS] 2, [SEP] 3, [MASK] 4), or {BYTE_BPE}: byte-level BPE as ModernBERT's, the same ids",
+        f"[CLS] 2, [SEP] 3, [MASK] 4), or {BYTE_BPE}: byte-level BPE like ModernBERT's, same ids",
         _VOCABULARY,
         choices=("", *TRAINED),
     )
@@ -78,7 +79,7 @@ class BuildFlags:
     )
     reserved_pieces: int = flag(
         0,
-        "how many of these to reserve for later use as [unusedN]; WordPiece has 99 more, as BERT",
+        "how many of these to reserve for later use as [unusedN]; WordPiece has 99 more, like BERT",
         _VOCABULARY,
         minimum=0,
     )

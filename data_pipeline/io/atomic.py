@@ -81,11 +81,11 @@ def keep_json(path: pathlib.Path, content: Any) -> None:
 
 
 def check_new_file(output: pathlib.Path) -> None:
-    """Raise Refused if --output is there already, or if no file can be made in its folder."""
+    """Raise Refused if --output already exists, or if no file can be made in its folder."""
     check_file_path(output, "--output")
     if output.exists():
         raise Refused(
-            f"--output is {output}, which is there already; give another name, or delete it first"
+            f"--output is {output}, which already exists; give another name, or delete it first"
         )
     if not os.access(output.parent, os.W_OK | os.X_OK):
         raise Refused(

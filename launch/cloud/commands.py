@@ -188,8 +188,8 @@ def train(given: Namespace, road: ModuleType) -> int:
     """Start `python -m bert_jax.train --multihost` with these flags on all workers, and return.
 
     Output goes to REMOTE_DIR/logs/train.log, copied to BUCKET/logs/TPU_NAME. Nothing is started
-    where a worker trains already, or if the config, resolved here first (by BERT_JAX_PYTHON), has a
-    mistake. The same command resumes. Put no secret into it: gcloud logs it on this machine.
+    if a worker is already training, or if the config, resolved here first (by BERT_JAX_PYTHON), has
+    a mistake. The same command resumes. Put no secret into it: gcloud logs it on this machine.
     """
     job = Job(given.cluster, tuple(given.rest))
     if given.stop:
@@ -282,7 +282,7 @@ def check(given: Namespace, road: ModuleType) -> int:
 
 
 def watch(given: Namespace, road: ModuleType) -> int:
-    """Do what launch/pod.sh does for a config and a workdir, on a slice that is to stay.
+    """Do what launch/pod.sh does for a config and a workdir, but keep the slice.
 
     Exit code: launch/pod.sh's.
     """
@@ -339,7 +339,7 @@ def pod(given: Namespace, road: ModuleType) -> int:
     slice; without it the run trains into BUCKET/runs/TPU_NAME. The supervisor needs a machine that
     stays on; if that stops, training continues, and the same command resumes. It also restarts what
     launch/train.sh --stop has stopped: end it first. Exit code: 0 once training has finished; 2 or
-    3 as soon as a worker ends so; 1 if it gives up; 130 after a signal.
+    3 as soon as a worker ends with it; 1 if it gives up; 130 after a signal.
     """
     configs = [word for word in given.rest if word[:1] != "-" or word.startswith("--config=")]
     if len(configs) != 1 or configs[0].startswith("-"):

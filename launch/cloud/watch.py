@@ -72,7 +72,7 @@ def lock_here(folder: pathlib.Path) -> Any:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.seek(0)
-        refuse(f"process {file.read(20).strip()} supervises this slice already, see {folder}")
+        refuse(f"process {file.read(20).strip()} already supervises this slice, see {folder}")
     file.truncate(0)
     file.write(f"{os.getpid()}\n")
     file.flush()

@@ -70,7 +70,7 @@ def test_an_unknown_entry_is_refused_with_those_that_there_are(forked):
     assert ran.stderr == "error: 'trian' is not a bert-jax command; did you mean train?\n"
     known = ", ".join(__main__.MODULES)
     ran = forked("bert_jax", "nothing-near", code=2)
-    assert ran.stderr == f"error: 'nothing-near' is not a bert-jax command; they are {known}\n"
+    assert ran.stderr == f"error: 'nothing-near' is not a bert-jax command; commands are {known}\n"
 
 
 def test_a_setting_that_is_not_there_leads_to_a_pattern_that_is(monkeypatch, capsys):

@@ -202,7 +202,7 @@ REFUSALS = {
         "--vocab=": "--vocab is missing",
         "--output=gs://bucket/vocab.txt": "--output is gs://bucket/vocab.txt",
         "--output=/no/folder/vocab.txt": "there is no folder /no/folder",
-        "--output=/etc/hostname": "which is there already",
+        "--output=/etc/hostname": "which already exists",
         "--output=grown.json": "names another kind of vocabulary",
     },
     "export": {

@@ -32,9 +32,12 @@ REFUSALS = {
             ((), "--config is missing"),
             (("--config=configs/huge.py", ROOM), "bundled are configs/albert.py"),
             (("--config=configs/quikstart.py", ROOM), "did you mean configs/quickstart.py?"),
-            (("--config=configs/large.py:recipe=x", "--print_config"), "recipe is 'x'; this conf"),
+            (
+                ("--config=configs/large.py:recipe=x", "--print_config"),
+                "recipe is 'x'; give one of paper",
+            ),
             (("--config=configs/tiny.py:x=1", ROOM), "get_config() does not fit: it is called"),
-            (("--config=configs/base.py:x=1", ROOM), "sets 'x'; this config takes ['recipe']"),
+            (("--config=configs/base.py:x=1", ROOM), "sets 'x'; this config takes recipe"),
             (("--config=configs/base.py:tokens", ROOM), "'tokens' is not NAME=VALUE; this config"),
             (("--config=configs", ROOM), "that is a folder"),
             ((TINY,), "--workdir is missing"),
@@ -94,7 +97,7 @@ REFUSALS = {
                 ("--from=hf:{small}/bare", "--to=hf:{new}", "--push_to_hub=m"),
                 "--push_to_hub is 'm'",
             ),
-            (("--from=/nowhere", "--to=hf:{new}"), "'/nowhere' is not a folder of this machine"),
+            (("--from=/nowhere", "--to=hf:{new}"), "'/nowhere' is not a folder on this machine"),
             (("--from=hf:{small}/bare", "--to=google:{new}/"), "--hidden_act=gelu_tanh"),
             (
                 ("--from={run}", "--to=orbax:{new}", "--with_optimizer", "--hidden_act=gelu_erf"),
@@ -106,7 +109,7 @@ REFUSALS = {
         EVALUATE,
         [
             (("--output=/no/folder/x",), "but there is no folder /no/folder; make it first"),
-            (("--output={store}/manifest.json",), "which is there already; give another name"),
+            (("--output={store}/manifest.json",), "which already exists; give another name"),
             (("--store={store}",), "piece 1 of "),
             (
                 ("--checkpoint=hf:{small}/bare", "--sentences={small}/in.txt"),

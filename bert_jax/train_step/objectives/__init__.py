@@ -39,7 +39,7 @@ OBJECTIVES: dict[str, Objective] = {
 def find(name: str, key: str = "config.objective") -> Objective:
     """Return the objective of this name; raise Refused, naming the key, if it is unknown."""
     if name not in OBJECTIVES:
-        raise Refused(f"{key} is {name!r}; it must be one of {sorted(OBJECTIVES)}")
+        raise Refused(f"{key} is {name!r}; it must be one of {', '.join(OBJECTIVES)}")
     return OBJECTIVES[name]
 
 

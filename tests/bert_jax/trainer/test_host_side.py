@@ -159,7 +159,7 @@ def test_the_next_phase_runs_what_was_compiled_ahead(run):
     assert run.compiled == [(0, True), (1, False)]  # each once, the second in the background
     assert run.summary["steps"] == 20
     assert "phase 0: compiling the step" in run.out
-    assert "phase 1: rows of 24; the step is compiled already" in run.out
+    assert "phase 1: rows of 24; the step is already compiled" in run.out
 
 
 def test_a_second_start_finds_what_the_first_one_compiled(run, config):

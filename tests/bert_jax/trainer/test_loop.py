@@ -156,7 +156,7 @@ def test_records_of_a_run(whole):
     assert list((whole.workdir / "tensorboard").glob("events.out.tfevents.*"))
     screen = whole.screen
     assert screen.count("reference lines: MLM loss") == 2  # once a phase
-    compiled = screen.count("compiling the step") + screen.count("the step is compiled already")
+    compiled = screen.count("compiling the step") + screen.count("the step is already compiled")
     assert compiled == 2  # the second phase beside the steps of the first, or when it begins
     assert screen.count("at this pace the run ends in") == 1
     assert screen.count("held-out at ") == 5

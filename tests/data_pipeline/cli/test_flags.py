@@ -127,7 +127,9 @@ def test_help_of_all_kinds_and_a_long_usage_have_the_width_of_the_terminal(monke
     monkeypatch.setattr("sys.argv", ["command", "--help"])
     text = Kinds("All of them. " * 9, {"": COMMAND}).format_help()
     assert max(map(len, text.splitlines())) <= 44
-    assert "\n\nusage: python -m some.command\n    --checkpoint=CK [flags]\n" in text
+    assert (
+        "\n\nusage: python -m some.command\n    --checkpoint=CK [TEXT ...]\n    [flags]\n" in text
+    )
 
 
 def test_a_command_without_positional_arguments_refuses_them():
@@ -141,7 +143,7 @@ def test_help_has_sections_defaults_an_example_and_the_width_of_the_terminal(mon
     assert max(map(len, text.splitlines())) <= 60
     headings = [line for line in text.splitlines() if line.endswith(":")]
     assert headings == ["arguments:", "flags:", "processes:", "example:"]
-    assert "usage: python -m some.command --checkpoint=CK [flags]\n" in text
+    assert "usage: python -m some.command --checkpoint=CK [TEXT ...]\n    [flags]\n" in text
     assert "\n\n  as   laid out\n\n" in text
     words = " ".join(text.split())
     assert "--top=N guesses of a mask; 1 or more; default 5" in words

@@ -181,7 +181,7 @@ def test_a_place_that_is_taken_is_refused(tmp_path, monkeypatch):
     check_new_file(tmp_path / "new.txt")
     (tmp_path / "old.txt").touch()
     for place, words in (
-        ("old.txt", "is there already; give another name, or delete it first"),
+        ("old.txt", "already exists; give another name, or delete it first"),
         (".", "which is a folder"),
         ("no/new.txt", "there is no folder"),
     ):
