@@ -233,6 +233,9 @@ def _compare_rates(trunk: History, leaf: History, last_step: int) -> Iterator[St
             or ".restart_" in key
             or key.endswith((".steps", ".batch_size", ".seq_len"))
         ]
+        same_optim = dataclasses.replace(leaf.config, optim=trunk.config.optim)
+        is_of_phases = compute_rates(same_optim, last_step)[step] != before_N[step]
+        keys.sort(key=lambda key: key.startswith("optim.") == is_of_phases)
         key = next(key for key in keys if settings.get(key) != others.get(key))
         effect = f"a learning rate of {now_N[step]:g}, not {before_N[step]:g}"
         values = settings.get(key), others.get(key)

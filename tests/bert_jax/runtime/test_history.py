@@ -87,6 +87,11 @@ def test_what_comes_after_the_step_may_differ(config, trunk, settings):
         (phases(12, 20, masked_lm_prob=0.1), 13, "config.phases[1].masked_lm_prob", (0.15, 0.1)),
         (phases(23) | {"optim": LATE}, 20, "config.optim.decay", ("constant", "one_minus_sqrt")),
         (phases(15, 9, restart_learning_rate=1e-3), 16, "config.phases[0].steps", (40, 15)),
+        (  # the late decay is allowed, the early restart is not
+            phases(15, 25, restart_learning_rate=1e-3, restart_decay="one_minus_sqrt")
+            | {"optim": dataclasses.replace(CONSTANT, decay_steps=5)},
+            *(16, "config.phases[0].steps", (40, 15)),
+        ),
     ],
 )
 def test_the_first_step_and_the_setting_that_differ_are_named(
