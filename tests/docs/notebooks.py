@@ -86,7 +86,9 @@ def list_differences(stored: Any, rerun: Any) -> list[str]:
 
 def list_kinds(cell: Any) -> list[str]:
     """List what a cell put out: names of streams, and types of data."""
-    return [" ".join(output.get("data", {output.get("name"): ""})) for output in cell.outputs]
+    return [
+        " ".join(sorted(output.get("data", {output.get("name"): ""}))) for output in cell.outputs
+    ]
 
 
 def read_words(cell: Any) -> list[str]:
