@@ -23,6 +23,7 @@
 # make hand_over      the same exports in sentence-transformers, GLiNER and ONNX Runtime, each in an
 #                     environment of its own: vectors, hidden states, logits; SHAPES=1 draws fewer, and
 #                     HAND_OVER_PYTHONS=A/bin/python,B/bin/python,C/bin/python takes those that are there
+# make notebooks      run the notebooks of examples/ again and keep what they print, in ten minutes
 # make docs           this manual as a site in build/site, every link checked
 # make docs-reference write the pages of settings, commands and results, and two pictures, again
 # make check          what a commit must pass: format, lint, types, tests
@@ -50,7 +51,7 @@ RUNS := $(VENV)/.ready-to-run
 
 QUICKSTART := runs/quickstart
 
-.PHONY: help setup quickstart test test-slow test-all test-long faults launch-weeks mutants families parity exports hand_over docs docs-reference check lint types format requirements clean
+.PHONY: help setup quickstart test test-slow test-all test-long faults launch-weeks mutants families parity exports hand_over notebooks docs docs-reference check lint types format requirements clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -119,6 +120,10 @@ hand_over: export XLA_FLAGS := --xla_backend_optimization_level=0
 hand_over: $(READY)
 	@$(BIN)/python -m benchmarks.hand_over --shapes=$(SHAPES) \
 		$(if $(HAND_OVER_PYTHONS),--pythons=$(HAND_OVER_PYTHONS)) --json_out=build/hand_over.json
+
+# The notebooks themselves choose the CPU: an accelerator's numbers would differ.
+notebooks: $(READY)
+	@$(BIN)/python -m tests.docs.notebooks
 
 # The variable silences the theme's notice of its successor (docs/design/architecture.md, decision 40).
 docs: export NO_MKDOCS_2_WARNING := 1

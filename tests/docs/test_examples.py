@@ -1,104 +1,130 @@
-"""The scripts of examples/: their commands take their flags, and they run from start to end."""
+"""The notebooks of examples/: they hold the outputs of a run from top to bottom, and run again."""
 
-import contextlib
-import importlib.util
+import base64
 import json
-import runpy
-import subprocess
-import sys
-import types
+import re
+import shlex
 
-import numpy as np
 import pytest
 
-from tests.conftest import _small_text
-from tests.docs import pages
-from tests.docs.test_commands import LAYERS, PHASES
+from tests.docs import notebooks, pages
+from tests.docs.test_language import MAX_COLUMNS, list_faults
 from tests.docs.test_pages import read_module_flags
-from tests.faults.runs import environment
 
-EXAMPLES = pages.ROOT / "examples"
-COMMANDS = {
-    "pretrain_on_your_text": (
-        ("texts/*.txt", "{folder}", "--vocab_size=200", "--config.seed=3"),
-        ["data_pipeline.build", "bert_jax.train", "bert_jax.fill_mask"],
-    ),
-    "checkpoint_to_transformers": (("orbax:runs/mine", "{folder}"), ["bert_jax.convert"]),
-    "plan_a_tpu_run": (("configs/base.py", "v5e:4x4", "--seq_len=128"), ["bert_jax.plan"]),
-}
+MAX_PNG_BYTES, MAX_NOTEBOOK_BYTES, MAX_LINES = 60_000, 200_000, 100
+# Folders of a machine: a user's, a temporary one, an environment.
+MACHINE = re.compile(r"/(?:home|root|Users|tmp|work|opt|usr|var|mnt)/|site-packages|[A-Z]:\\\\")
+NAMES = pytest.mark.parametrize("name", notebooks.NAMES)
+
+
+def read(name):
+    return json.loads(notebooks.path_of(name).read_text("utf-8"))
+
+
+def code_cells(name):
+    return [cell for cell in read(name)["cells"] if cell["cell_type"] == "code"]
+
+
+def source_of(cell):
+    return "".join(cell["source"])
 
 
 def test_every_example_is_listed():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == COMMANDS.keys()
+    files = {path.name for path in notebooks.FOLDER.iterdir() if not path.name.startswith(".")}
+    assert files == {f"{name}.ipynb" for name in notebooks.NAMES}
 
 
-@pytest.mark.parametrize("script", COMMANDS)
-def test_an_example_without_arguments_says_how_to_use_it(script, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [script])
-    with pytest.raises(SystemExit, match=rf"\n    python examples/{script}\.py "):
-        runpy.run_path(str(EXAMPLES / f"{script}.py"))
+@NAMES
+def test_a_notebook_is_valid(name):
+    nbformat = pytest.importorskip("nbformat", reason="needs the extra [notebooks]: nbformat")
+    nbformat.validate(nbformat.read(notebooks.path_of(name), as_version=4))
 
 
-@pytest.mark.parametrize("code", [0, 2])
-@pytest.mark.parametrize("script", COMMANDS)
-def test_the_commands_of_an_example_take_its_flags(script, code, tmp_path, monkeypatch):
-    """A command that fails says why, and ends the example."""
-    arguments, modules = COMMANDS[script]
-    done = []
-
-    def read(words, **_):
-        _, _, module, *flags = words
-        read_module_flags(module, *flags)
-        done.append(module)
-        return subprocess.CompletedProcess(words, code, "", "")
-
-    losses = {"heldout_mlm_loss": 1.0, "unigram_mlm_loss": 2.0}
-    (tmp_path / "summary.json").write_text(json.dumps(losses))
-    monkeypatch.setattr(subprocess, "run", read)
-    # Version 6 has no more of the names that build an encoder and its pooling by hand.
-    encoder = types.SimpleNamespace(encode=lambda texts: np.zeros((len(texts), 2)))
-    library = types.SimpleNamespace(SentenceTransformer=lambda folder: encoder)
-    monkeypatch.setitem(sys.modules, "sentence_transformers", library)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: sys.modules.get(name))
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    given = [argument.format(folder=tmp_path) for argument in arguments]
-    monkeypatch.setattr(sys, "argv", [script, *given])
-    with contextlib.suppress(SystemExit):  # the plan has no numbers
-        runpy.run_path(str(EXAMPLES / f"{script}.py"))
-    assert done == modules[: 1 if code else None]
+@NAMES
+def test_every_cell_has_run_in_order_without_an_error(name):
+    cells = code_cells(name)
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert {output["output_type"] for output in outputs} <= {"stream", "display_data"}
+    assert {output.get("name", "stdout") for output in outputs} == {"stdout"}  # no warnings
 
 
-def run(script, *arguments):
-    """Run an example; what it printed."""
-    done = subprocess.run(
-        [sys.executable, f"examples/{script}.py", *map(str, arguments)],
-        cwd=pages.ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+@NAMES
+def test_outputs_are_short_plain_and_of_no_machine(name):
+    text = notebooks.path_of(name).read_text("utf-8")
+    assert len(text) < MAX_NOTEBOOK_BYTES
+    for cell in code_cells(name):
+        printed = "".join("".join(output.get("text", "")) for output in cell["outputs"])
+        assert not re.search(r"[\x00-\x08\x0b-\x1f]", printed), source_of(cell)
+        assert not MACHINE.search(printed), source_of(cell)
+        assert len(printed.splitlines()) <= MAX_LINES, source_of(cell)
+        for output in cell["outputs"]:
+            png = output.get("data", {}).get("image/png", "")
+            assert len(base64.b64decode(png)) < MAX_PNG_BYTES
+
+
+@NAMES
+def test_the_commands_of_a_notebook_take_their_flags(name, tmp_path, monkeypatch):
+    (tmp_path / "configs").symlink_to(pages.ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    modules = set()
+    for cell in code_cells(name):
+        magic, _, text = source_of(cell).partition("\n")
+        if magic.startswith("%%writefile "):  # a config, which a later command reads
+            path = tmp_path / magic.partition(" ")[2]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        if magic == "%%bash":
+            assert max(map(len, text.splitlines())) <= MAX_COLUMNS
+            for command in re.findall(r"python -m ((?:.*\\\n)*.*)", text):
+                module, *flags = shlex.split(command.replace("\\\n", " ").replace("$", ""))
+                read_module_flags(module, *flags)
+                modules.add(module)
+    assert len(modules) > 3
+
+
+@NAMES
+def test_the_words_of_a_notebook_are_plain_and_its_links_lead_somewhere(name):
+    cells = [cell for cell in read(name)["cells"] if cell["cell_type"] == "markdown"]
+    text = "\n\n".join(map(source_of, cells))
+    assert list_faults(" ".join(text.split())) == []
+    for link in pages.links_in(text):
+        assert (notebooks.FOLDER / link).exists(), link
+
+
+@pytest.mark.parametrize(
+    ("stored", "rerun", "version", "agrees"),
+    [
+        ("loss 4.24, 1,024 rows", "loss 4.31, 1,001 rows", "3.11.7", True),
+        ("loss 4.24", "loss 6.36", "3.11.7", False),
+        ("loss 4.24", "loss 6.36", "3.12.1", True),
+        ("differ by 0.0e+00 at most", "differ by 1.2e-07 at most", "3.11.7", True),
+        ("loss 4.24", "error 4.24", "3.12.1", False),
+        ("step 27 of 844", "step 27 of", "3.12.1", False),
+        ("took 24.2 s with 2 processes", "took 1.5 s with 16 processes", "3.11.7", True),
+        ("480 seq/s 2:05 left", "1,490 seq/s 11:05 left", "3.11.7", True),
+        ("STORE (31aabef3f5f7)\n", "STORE\n(0123456789ab)", "3.11.7", True),
+    ],
+)
+def test_outputs_agree_but_for_times_and_small_differences(stored, rerun, version, agrees):
+    nbformat = pytest.importorskip("nbformat", reason="needs the extra [notebooks]: nbformat")
+
+    def print_in_a_notebook(text, version):
+        output = nbformat.v4.new_output("stream", name="stdout", text=text)
+        cell = nbformat.v4.new_code_cell("print()", outputs=[output])
+        python = {"name": "python", "version": version}
+        return nbformat.v4.new_notebook(cells=[cell], metadata={"language_info": python})
+
+    pair = print_in_a_notebook(stored, "3.11.7"), print_in_a_notebook(rerun, version)
+    assert (notebooks.list_differences(*pair) == []) == agrees
 
 
 @pytest.mark.long
-def test_a_model_of_ones_own_text_is_exported_and_loaded_where_the_libraries_are(tmp_path):
-    (tmp_path / "a.txt").write_text(_small_text(300))
-    given = [tmp_path / "*.txt", tmp_path / "run", "--vocab_size=200"]
-    out = run("pretrain_on_your_text", *given, *LAYERS, *PHASES)
-    assert "held-out MLM loss" in out and "[MASK]" in out
-    assert "data_pipeline.build" not in run("pretrain_on_your_text", *given, *LAYERS, *PHASES)
-    out = run("checkpoint_to_transformers", f"orbax:{tmp_path / 'run'}", tmp_path / "export")
-    exported = {path.name for path in (tmp_path / "export").iterdir()}
-    assert {"config.json", "model.safetensors", "vocab.txt", "README.md"} <= exported
-    for library in ("transformers", "sentence-transformers"):
-        assert f"{library}: " in out
+def test_the_notebooks_print_what_they_hold_when_they_run_again(tmp_path):
+    for package in ("nbclient", "ipykernel"):
+        pytest.importorskip(package, reason=f"needs the extra [notebooks]: {package}")
+    import nbformat
 
-
-@pytest.mark.long
-def test_a_run_on_a_slice_is_planned():
-    pytest.importorskip("libtpu", reason="needs the extra [plan]: libtpu")
-    flags = [*LAYERS, "--config.model.vocab_size=200", "--seq_len=128", "--per_chip_batch=8"]
-    out = run("plan_a_tpu_run", "configs/tiny.py", "v5e:1x1", *flags)
-    (row,) = [line.split() for line in out.splitlines() if line.startswith("v5e:1x1")]
-    assert row[1:3] == ["1", "yes"]
+    for name in notebooks.NAMES:
+        stored = nbformat.read(notebooks.path_of(name), as_version=4)
+        assert notebooks.list_differences(stored, notebooks.run(name, tmp_path)) == []
