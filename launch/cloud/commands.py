@@ -87,6 +87,8 @@ def _need_flags(job: Job) -> None:
         refuse(f"--workdir={job.workdir} is gs://{plain} to training; give that")
     if any(f.startswith("--print_config") and f != "--print_config=false" for f in job.flags):
         refuse("--print_config trains nothing, on a slice that costs money; remove it")
+    if alone := next((flag for flag in job.flags if flag.startswith("--multihost=")), ""):
+        refuse(f"{alone} would replace the --multihost that all hosts get; remove it")
 
 
 def create(given: Namespace, road: ModuleType) -> int:

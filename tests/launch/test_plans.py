@@ -162,6 +162,7 @@ FLAGS_REFUSED = [
     ("train", ("--stop", "--config=a"), "'--config=a'"),
     # Ends with 0, which a supervisor takes for the end of the training.
     ("train", (*TRAIN_FLAGS, "--print_config"), "--print_config trains nothing"),
+    ("train", (*TRAIN_FLAGS, "--multihost=false"), "--multihost=false would replace"),
     ("logs", ("--worker=-1",), "--worker: '-1'"),
     ("logs", ("--bucket",), "BUCKET is empty"),
     ("ssh", ("--worker=all",), "a shell opens on one worker"),
