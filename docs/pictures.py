@@ -36,27 +36,25 @@ IMAGES = ROOT / "docs" / "images"
 CORPUS = ROOT / "benchmarks" / "records" / "python_docs.jsonl.gz"
 DPI, WIDTH = 200, 5.6  # dots per inch; inches, at which 11 points are legible on a phone
 OURS, THEIRS = HELDOUT, TRAIN
-# The title, the rows of docs/results, and a label for each pair of times in them.
+# The title, the row of docs/results, and a label for each pair of times in it.
 PANELS = (
     (
         "Training step, 4 layers of 256, 16 rows of 128 tokens",
-        ("step",),
+        "step",
         ("ModernBERT, logits\nof masked tokens", "BERT, logits of all\ntokens in PyTorch",
          "BERT, logits of\nmasked tokens"),
     ),
     (
         "Fine-tuning a MiniLM, from start to end",
-        ("finetune_trainer",),
-        ("CoLA,\n2,000 examples", "RTE,\n600 examples", "SST-2,\n2,000 examples"),
+        "finetune_trainer",
+        ("SST-2,\n2,000 examples",),
     ),
-    ("Vectors of 2,000 sentences from a MiniLM", ("sentence_vectors",),
-     ("from text, with\ntokenization",)),
+    (
+        "Vectors of 2,000 sentences from a MiniLM",
+        "sentence_vectors",
+        ("from text, with\ntokenization",),
+    ),
 )  # fmt: skip
-# Rows of the same times in loops of our own, drawn until the row of the library's is measured.
-STAND_INS = {
-    "finetune_trainer": ("finetune_cola", "finetune_rte", "finetune_sst2"),
-    "sentence_vectors": ("vectors",),
-}
 _PAIR = re.compile(r"([\d,.]+) / ([\d,.]+) (ms|s)\b")  # theirs / ours
 SEQ_LEN, ROW = 32, 3428  # a short row with hidden tokens and a replaced one
 FILLS = {"": "#F2F2F2", "hidden": "#F9D9C4", "replaced": "#FBE7B8", "kept": "#DDEFE6"}
@@ -67,40 +65,26 @@ def read_times(figure: str) -> list[tuple[str, str, str]]:
     return _PAIR.findall(figure)
 
 
-def list_panels(
-    rows: Mapping[str, object],
-) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    """Return the panels, with the rows that stand in for one that is not measured."""
-    return [
-        (title, names if names[0] in rows else STAND_INS[names[0]], labels)
-        for title, names, labels in PANELS
-    ]
-
-
 def make_speed(rows: Mapping[str, Mapping[str, str]]) -> Figure:
     """Draw the measured times of each panel as bars, ours below Hugging Face's."""
-    panels = list_panels(rows)
-    pairs = [
-        [pair for name in names for pair in read_times(rows[name]["figure"])]
-        for _, names, _ in panels
-    ]
-    figure = Figure(figsize=(WIDTH, 7.0), dpi=DPI)
+    pairs = [read_times(rows[name]["figure"]) for _, name, _ in PANELS]
+    figure = Figure(figsize=(WIDTH, 5.4), dpi=DPI)
     heights = [len(each) for each in pairs]
-    grid = {"height_ratios": heights, "left": 0.3, "right": 0.98, "top": 0.87, "bottom": 0.01}
-    axes = figure.subplots(len(panels), 1, gridspec_kw={**grid, "hspace": 0.5}).tolist()
-    for ax, (title, names, labels), times in zip(axes, panels, pairs, strict=True):
-        row = rows[names[0]]
+    grid = {"height_ratios": heights, "left": 0.3, "right": 0.98, "top": 0.84, "bottom": 0.01}
+    axes = figure.subplots(len(PANELS), 1, gridspec_kw={**grid, "hspace": 0.8}).tolist()
+    for ax, (title, name, labels), times in zip(axes, PANELS, pairs, strict=True):
+        row = rows[name]
         if len(times) != len(labels):
-            raise ValueError(f"{names} have {len(times)} pairs of times for {len(labels)} bars")
+            raise ValueError(f"{name} has {len(times)} pairs of times for {len(labels)} bars")
         _draw_bars(ax, times, labels)
         corner = {"xy": (0.02, 1), "xycoords": ("figure fraction", "axes fraction")}
         points = {"xytext": (0, 20), "textcoords": "offset points"}
         ax.annotate(title, **corner, **points, fontsize=12, fontweight="bold")
         source = f"{row['device'].partition(')')[0]}), {row['date']}, commit {row['commit']}"
         ax.annotate(source, **corner, **points | {"xytext": (0, 6)}, fontsize=10, color=GRAY)
-    handles, names = axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc=(0.0, 0.955), ncols=2, frameon=False, fontsize=11)
-    figure.text(0.98, 0.968, "shorter is faster", ha="right", fontsize=10, color=GRAY)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc=(0.0, 0.94), ncols=2, frameon=False, fontsize=11)
+    figure.text(0.98, 0.955, "shorter is faster", ha="right", fontsize=10, color=GRAY)
     return figure
 
 
@@ -215,7 +199,7 @@ def _find_text(tokens: Sequence[ShownToken], segment: int) -> str:
 
 def describe_source(rows: Mapping[str, Mapping[str, str]]) -> str:
     """Return the measured figures in speed.png, stored in the file as its source."""
-    return "; ".join(rows[name]["figure"] for _, names, _ in list_panels(rows) for name in names)
+    return "; ".join(rows[name]["figure"] for _, name, _ in PANELS)
 
 
 def draw_speed(rows: Mapping[str, Mapping[str, str]]) -> None:
