@@ -96,7 +96,7 @@ def describe(
         "Trainer of transformers / ours; score on dev, ours / theirs",
         figure=f"{'; '.join(times)}; scores: {', '.join(scores)}",
         runs=f"{len(runs)} rounds, alternating",
-        headline="Fine-tuning a MiniLM from start to end, the time of transformers' Trainer "
+        headline="Fine-tuning a MiniLM, the time of transformers' Trainer "
         f"divided by ours (range): {', '.join(ratios)}.",
         versions=versions,
     )
