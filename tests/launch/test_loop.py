@@ -91,7 +91,7 @@ def test_a_second_supervisor_refuses_and_a_killed_one_resumes(pod, cloud, monkey
     with pytest.raises(Killed):
         pod("queued")
     (code, _, error), (other_code, out, _) = others
-    assert (code, f"process {os.getpid()} supervises" in error) == (2, True)
+    assert (code, f"process {os.getpid()} already supervises" in error) == (2, True)
     assert (other_code, "another supervisor has gs://my-bucket" in out) == (2, True)
     monkeypatch.setattr(watch, "time", clock)
     code, out, _ = pod("queued")
