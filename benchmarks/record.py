@@ -29,8 +29,8 @@ def describe_runs(name: str, summaries: Sequence[Numbers]) -> Measured:
     """Describe the held-out scores of the seeds of a pre-training run."""
     losses = [summary["heldout_mlm_loss"] for summary in summaries]
     keys = ("unigram_mlm_loss", "ngram_mlm_loss", "heldout_nsp_accuracy", "majority_nsp_accuracy")
-    means = {key: [s[key] for s in summaries if key in s] for key in keys}
-    medians = {key: statistics.median(found) for key, found in means.items() if found}
+    scores = {key: [s[key] for s in summaries if key in s] for key in keys}
+    medians = {key: statistics.median(found) for key, found in scores.items() if found}
     minutes = statistics.median(summary["train_secs"] / 60 for summary in summaries)
     spread = f"{statistics.median(losses):.2f} nats (median of {len(losses)} seeds, "
     spread += f"{min(losses):.2f} to {max(losses):.2f})"

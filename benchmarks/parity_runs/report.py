@@ -170,7 +170,7 @@ def _describe_seeds(task: str, result: Mapping[str, Any]) -> Measured:
         f"{case['batch_size']} with dropout: {result['score'].replace('_', ' ')} on dev, ours / "
         f"theirs (without reading {result['baseline']:.3f}); time of a run from start to end, "
         "theirs / ours",
-        figure=f"{' / '.join(scores)}; {wall:.2f} by the clock ({secs[0]:.1f} / {secs[1]:.1f} s), "
+        figure=f"{' / '.join(scores)}; {wall:.2f} in wall time ({secs[0]:.1f} / {secs[1]:.1f} s), "
         f"{cpu:.2f} in CPU time; of the steps alone, compiling included, {steps:.2f}",
         runs=f"{len(runs)} pairs, alternating",
     )
