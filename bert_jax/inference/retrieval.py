@@ -26,7 +26,8 @@ _MAX_RANK, _KEPT = 10, 100  # ranks that nDCG and MRR read, and ranks that recal
 _QUERIES_AT_ONCE = 512  # queries whose scores of a block of documents are in memory
 # The defaults of bm25s, with Lucene's formula of term frequencies and document lengths.
 _BM25 = {"method": "lucene", "k1": 1.5, "b": 0.75}
-_GRADE = re.compile(r"-?[0-9]{1,9}")
+_GRADE = re.compile(r"(-?[0-9]{1,9})(\.0*)?")  # 2, or 2.0 as pandas writes it
+_SUFFIXES = ("", ".gz", ".bz2", ".xz", ".zst")  # BEIR's collections are also kept compressed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,21 +47,22 @@ def read_collection(folder: pathlib.Path, split: str) -> Collection:
       Refused: a file or split is missing, a line is not in its format, an id occurs twice, a
         query is unknown, or there is no document or no grade of one.
     """
-    for name in ("corpus.jsonl", "queries.jsonl", "qrels"):
-        if not (folder / name).exists():
+    corpus, asked = folder / "corpus.jsonl", folder / "queries.jsonl"
+    corpus, asked, graded = map(_find_file, (corpus, asked, folder / "qrels"))
+    for path in (corpus, asked, graded):
+        if not path.exists():
             raise Refused(
-                f"--retrieval is {folder}, and there is no {folder / name}; BEIR's layout is "
-                f"{LAYOUT}"
+                f"--retrieval is {folder}, and there is no {path}; BEIR's layout is {LAYOUT}"
             )
-    qrels = folder / "qrels" / f"{split}.tsv"
+    qrels = _find_file(graded / f"{split}.tsv")
     if not qrels.is_file():
-        splits = sorted(path.stem for path in qrels.parent.glob("*.tsv"))
+        splits = sorted({path.name.partition(".tsv")[0] for path in graded.glob("*.tsv*")})
         known = f"its splits are {list_names(splits)}" if splits else "it holds no .tsv at all"
         raise Refused(f"--split is {split}, but there is no {qrels}; {known}")
-    queries = _read_texts(folder / "queries.jsonl", ("text",))
-    texts = _read_texts(folder / "corpus.jsonl", ("title", "text"))
+    queries = _read_texts(asked, ("text",))
+    texts = _read_texts(corpus, ("title", "text"))
     if not texts:
-        raise Refused(f"{folder / 'corpus.jsonl'} holds no document")
+        raise Refused(f"{corpus} holds no document")
     numbers = {name: number for number, name in enumerate(sorted(texts))}
     documents = [texts[name] for name in numbers]
     grades = _read_grades(qrels, queries, numbers)
@@ -72,6 +74,12 @@ def read_collection(folder: pathlib.Path, split: str) -> Collection:
     )
 
 
+def _find_file(path: pathlib.Path) -> pathlib.Path:
+    """Return the path itself, or with the suffix of a compression where that file exists."""
+    names = (path.with_name(path.name + suffix) for suffix in _SUFFIXES)
+    return next((each for each in names if each.exists()), path)
+
+
 def _read_texts(path: pathlib.Path, keys: Sequence[str]) -> dict[str, str]:
     """Read id -> text of each line: the texts under the keys, joined; a title may be missing."""
     texts: dict[str, str] = {}
@@ -80,6 +88,8 @@ def _read_texts(path: pathlib.Path, keys: Sequence[str]) -> dict[str, str]:
             continue
         place = f"{path} line {number}"
         record = parse_object(place, line, "write one JSON object per line")
+        if type(record.get("_id")) is int:
+            record["_id"] = str(record["_id"])
         present = [key for key in keys if key != "title" or record.get(key) is not None]
         name, *parts = (field(record, key, str, place) for key in ("_id", *present))
         for key, value in zip(("_id", *present), (name, *parts), strict=True):
@@ -116,14 +126,15 @@ def _read_grades(
             raise Refused(
                 f"{place} has the query {query!r:.80}, an id that queries.jsonl does not have"
             )
-        if not _GRADE.fullmatch(grade):
+        whole = _GRADE.fullmatch(grade)
+        if whole is None:
             raise Refused(f"{place} has the grade {grade!r:.80}; give a whole number: 0, 1, 2")
         graded = grades.setdefault(query, {})
         if numbers.setdefault(document, len(numbers)) in graded:
             raise Refused(
                 f"{place} has a grade of {document!r:.80} for {query!r:.80}, as a line above it has"
             )
-        graded[numbers[document]] = int(grade)
+        graded[numbers[document]] = int(whole[1])
     return grades
 
 

@@ -1,6 +1,7 @@
 """Rankings and scores beside trec_eval's, BM25 beside its formula, and folders that are refused."""
 
 import collections
+import gzip
 import json
 import math
 import re
@@ -40,6 +41,21 @@ def test_a_collection_has_its_documents_by_id_and_its_graded_queries(tmp_path, g
     assert read.grades == [{1: 2, 2: 0}, {0: -1}] and not read.missing
 
 
+def test_ids_and_grades_may_be_numbers_and_files_compressed(tmp_path):
+    corpus = [{"_id": 9, "text": "nine"}, {"_id": "10", "text": "ten"}]
+    grades = [HEADER, "1\t9\t2.0", "1\t10\t-1.", "1\t8\t0"]
+    write(tmp_path, corpus, [{"_id": 1, "text": "one"}], grades)
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+        plain = tmp_path / name
+        plain.with_name(plain.name + ".gz").write_bytes(gzip.compress(plain.read_bytes()))
+        plain.unlink()
+    read = retrieval.read_collection(tmp_path, "test")
+    assert (read.documents, read.queries) == (["ten", "nine"], ["one"])
+    assert read.grades == [{1: 2, 0: -1, 2: 0}]
+    with pytest.raises(ValueError, match="its splits are test$"):
+        retrieval.read_collection(tmp_path, "dev")
+
+
 def test_graded_documents_that_the_corpus_lacks_are_numbered_after_its_own(tmp_path):
     grades = [*GRADES, "q1\td8\t1", "q2\ta\t0", "q2\td8\t1"]
     read = retrieval.read_collection(write(tmp_path, grades=grades), "test")
@@ -69,8 +85,8 @@ def test_graded_documents_that_the_corpus_lacks_are_numbered_after_its_own(tmp_p
         ),
         ({"corpus": []}, "corpus.jsonl holds no document"),
         (
-            {"corpus": [{"_id": 7, "text": ""}]},
-            "corpus.jsonl line 1: '_id' is a whole number, not a string",
+            {"corpus": [{"_id": 7.5, "text": ""}]},
+            "corpus.jsonl line 1: '_id' is a number, not a string",
         ),
         ({"corpus": [{"_id": "a"}]}, "corpus.jsonl line 1 has no key 'text'"),
         ({"queries": [*QUERIES, QUERIES[1]]}, "queries.jsonl line 4 has the id 'q2', which"),
