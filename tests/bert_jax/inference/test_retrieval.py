@@ -52,7 +52,7 @@ def test_ids_and_grades_may_be_numbers_and_files_compressed(tmp_path):
     read = retrieval.read_collection(tmp_path, "test")
     assert (read.documents, read.queries) == (["ten", "nine"], ["one"])
     assert read.grades == [{1: 2, 0: -1, 2: 0}]
-    with pytest.raises(ValueError, match="its splits are test$"):
+    with pytest.raises(ValueError, match=r"its splits are test$"):
         retrieval.read_collection(tmp_path, "dev")
 
 
