@@ -40,17 +40,27 @@ AIM = 0.97
 # of evaluations, saves, curves), per second of setup of a step. Estimated from the processor time
 # of a single run.
 REST_PER_SETUP_SEC = 2.0
-# After so many steps, width 128 is 0.4 nats below the unigram loss (docs/results/training.md).
-MIN_STEPS = 300
-# Tokens in a step and in all steps of a small run that was tuned (docs/experiments.md). The batch
-# changes with this power of the tokens; Bergsma et al. 2025 (arXiv 2505.13738) find 0.38 for the
-# best batch of causal models. Batches are half an octave apart, to compile few of them; a quarter
-# of the base batch at the same rate left the plateau late.
-BASE_BATCH_TOKENS, BASE_TOKENS, BATCH_POWER, MIN_OCTAVES = 1536, 3.07e6, 0.4, -0.5
-# The width of that run, its rate with AdamW, the share of warm-up in each phase's steps, and the
-# share of each phase in all steps.
-BASE_WIDTH, BASE_RATE, WARMUP_SHARES = 128, 3e-3, (0.125, 0.075)
-PHASE_SHARES = (0.8, 0.2)
+
+
+class Tuned(NamedTuple):
+    """Hold the best settings of an optimizer in small runs (docs/experiments.md)."""
+
+    batch_tokens: int  # tokens in a step
+    rate: float
+    warmup_shares: tuple[float, float]  # each phase's part of its steps
+    min_steps: int  # width 128 is then 0.4 nats below the unigram loss
+
+
+# Both have the width and the tokens of all steps below. Muon's rate is known at that width only.
+ADAMW = Tuned(1536, 3e-3, (0.125, 0.075), 300)
+MUON = Tuned(3072, 8e-3, (0.0735, 0.122), 150)
+MUON_WEIGHT_DECAY = 0.3
+BASE_WIDTH, BASE_TOKENS = 128, 3.07e6
+# The batch changes with this power of the tokens; Bergsma et al. 2025 (arXiv 2505.13738) find 0.38
+# for the best batch of causal models. Batches are half an octave apart, to compile few of them; a
+# quarter of AdamW's batch at the same rate left the plateau late.
+BATCH_POWER, MIN_OCTAVES = 0.4, -0.5
+PHASE_SHARES = (0.8, 0.2)  # each phase's part of all steps
 MAX_WARMUP_STEPS = 10_000  # Devlin et al. 2019, appendix A.2
 EVALUATIONS = 5  # the longest phase has about as many
 # Row lengths of the two phases, by the largest width that uses them; as in quickstart.py, tiny.py
@@ -148,7 +158,7 @@ class DialSize:
     """Hold a size of the model at one batch: its config, and the step time of each phase."""
 
     shape: EncoderShape
-    batch_tokens: int
+    octaves: float  # doublings between the tuned batch and this one
     config: ResolvedRun  # its steps are yet to be chosen
     step_secs: tuple[float, ...]
     setup_secs: float  # the longest set-up: others may find the step compiled
@@ -158,6 +168,11 @@ class DialSize:
     @property
     def layer_parameters(self) -> int:
         return count_layer_parameters(self.config.model)
+
+    @property
+    def min_steps(self) -> int:
+        """Return the fewest steps in which a model learns something useful."""
+        return _find_tuned(self.config, self.shape).min_steps
 
     @property
     def rest_secs(self) -> float:
@@ -201,33 +216,32 @@ def choose_run(request: DialRequest, measure: Measure, clock: Callable[[], float
     law = fit_ladder()
     shapes = _list_shapes(request, law)
     for shape in shapes:  # refuse what some size cannot have, before measuring
-        _configure(request, shape, BASE_BATCH_TOKENS)
+        _configure(request, shape, 0.0)
     speeds = _Speeds(request, measure, clock, law, shapes)
     size = speeds.choose_size()
-    tried = set[int]()  # batches; on a busy machine the best batch may oscillate
-    while (batch_tokens := choose_batch(speeds.count_tokens(size))) not in tried:
-        tried |= {size.batch_tokens, batch_tokens}
-        if batch_tokens < BASE_BATCH_TOKENS:
-            size = speeds.shrink(size, batch_tokens)
+    tried = set[float]()  # batches; on a busy machine the best batch may oscillate
+    while (octaves := choose_octaves(speeds.count_tokens(size))) not in tried:
+        tried |= {size.octaves, octaves}
+        if octaves < 0:
+            size = speeds.shrink(size, octaves)
             break
-        octaves = abs(math.log2(batch_tokens / size.batch_tokens))
-        most_secs = BATCH_SHARE * octaves * speeds.left_secs(size)
+        most_secs = BATCH_SHARE * abs(octaves - size.octaves) * speeds.left_secs(size)
         if size.measuring_secs > most_secs or len(tried) > MAX_MEASURED:
             break
-        if _configure(request, size.shape, batch_tokens) == size.config:
+        if _configure(request, size.shape, octaves) == size.config:
             break  # batches are given, or already at the minimum for the devices
         try:
-            size = speeds.measure(size.shape, batch_tokens)
+            size = speeds.measure(size.shape, octaves)
         except MemoryError:  # keep the smaller batch
             break
     speeds.rank([size.shape])  # refuses if the measurements left too little time
     return _build_choice(request, speeds, size)
 
 
-def choose_batch(tokens: float) -> int:
-    """Return the tokens of a step in a run that reads so many."""
+def choose_octaves(tokens: float) -> float:
+    """Return how many octaves the batch of a run that reads so many tokens is above the tuned."""
     octaves = max(MIN_OCTAVES, BATCH_POWER * math.log2(max(tokens, 1.0) / BASE_TOKENS))
-    return round(BASE_BATCH_TOKENS * 2 ** (round(2 * octaves) / 2))
+    return round(2 * octaves) / 2
 
 
 def _check_recipe(config: Config) -> None:
@@ -294,7 +308,7 @@ class _Speeds:
         shape: EncoderShape | None = self.shapes[0]
         while shape is not None and len(self.measured) < MAX_MEASURED:
             try:
-                self.measure(shape, BASE_BATCH_TOKENS)
+                self.measure(shape, 0.0)
             except MemoryError as error:
                 if not self.measured:
                     raise Refused(str(error)) from error
@@ -309,43 +323,43 @@ class _Speeds:
         rivals = [best, *(each for each in others if self._may_beat(each, best))]
         return next((each.shape for each in rivals if each.shape not in self.measured), None)
 
-    def measure(self, shape: EncoderShape, batch_tokens: int) -> DialSize:
+    def measure(self, shape: EncoderShape, octaves: float) -> DialSize:
         """Measure a step of each phase of a size."""
-        config = _configure(self.request, shape, batch_tokens)
+        config = _configure(self.request, shape, octaves)
         times = [self.measure_phase(config, index) for index in range(len(config.phases))]
         step_secs = tuple(time.step_secs for time in times)
         before = [each.setup_secs for each in self.measured.values() if each.shape == shape]
         setup_secs = max(*before, *(time.setup_secs for time in times))
-        size = self._make_size(shape, batch_tokens, config, step_secs, setup_secs)
+        size = self._make_size(shape, octaves, config, step_secs, setup_secs)
         self.measured[shape] = size
         return size
 
-    def shrink(self, size: DialSize, batch_tokens: int) -> DialSize:
+    def shrink(self, size: DialSize, octaves: float) -> DialSize:
         """Return a size with a smaller batch, whose steps are assumed to take as much less time."""
-        config = _configure(self.request, size.shape, batch_tokens)
+        config = _configure(self.request, size.shape, octaves)
         step_secs = tuple(
             secs * phase.batch_size / measured.batch_size
             for secs, phase, measured in zip(
                 size.step_secs, config.phases, size.config.phases, strict=True
             )
         )
-        return self._make_size(size.shape, batch_tokens, config, step_secs, size.setup_secs)
+        return self._make_size(size.shape, octaves, config, step_secs, size.setup_secs)
 
     def find(self, shape: EncoderShape) -> DialSize:
         """Return a size with its speed, by its operations if it was not measured."""
         if shape in self.measured:
             return self.measured[shape]
         known = max(self.measured.values(), key=lambda each: each.layer_parameters)
-        config = _configure(self.request, shape, known.batch_tokens)
+        config = _configure(self.request, shape, known.octaves)
         setup_secs = known.setup_secs * max(1.0, shape.layers / known.shape.layers)
         flops_per_sec = estimate.count_step_flops(known.config, 0) / known.step_secs[0]
         secs = tuple(estimate.count_step_flops(config, i) / flops_per_sec for i in range(2))
-        return self._make_size(shape, known.batch_tokens, config, secs, setup_secs)
+        return self._make_size(shape, known.octaves, config, secs, setup_secs)
 
     def _make_size(
         self,
         shape: EncoderShape,
-        batch_tokens: int,
+        octaves: float,
         config: ResolvedRun,
         step_secs: tuple[float, ...],
         setup_secs: float,
@@ -361,7 +375,7 @@ class _Speeds:
             paced_secs, evaluations = tuple(a + b / every for a, b in pairs), (1, 1)
         evaluation_secs = float(np.dot(evaluations, each_secs))
         times = (step_secs, setup_secs, paced_secs, evaluation_secs)
-        return DialSize(shape, batch_tokens, config, *times)
+        return DialSize(shape, octaves, config, *times)
 
     def rank(self, shapes: Sequence[EncoderShape]) -> list[DialSize]:
         """List the sizes that learn anything within the budget, the lowest predicted loss first.
@@ -370,7 +384,7 @@ class _Speeds:
           Refused: there is none.
         """
         sizes = [self.find(shape) for shape in shapes]
-        useful = [size for size in sizes if self.count_steps(size) >= MIN_STEPS]
+        useful = [size for size in sizes if self.count_steps(size) >= size.min_steps]
         if not useful:
             fastest = min(sizes, key=lambda size: size.mean_secs)
             self._refuse(fastest)
@@ -379,26 +393,27 @@ class _Speeds:
     def _refuse(self, size: DialSize) -> None:
         budget = self.request.budget
         steps = max(0, math.floor(self.count_steps(size)))
-        if self.left_secs(size) >= MIN_STEPS * size.mean_secs:
+        if self.left_secs(size) >= size.min_steps * size.mean_secs:
             raise Refused(
                 f"config.data.store={self.request.config.data.store} has "
                 f"{self.request.unique_tokens:,} tokens to train on, which {steps:,} steps read "
-                f"{MANY_EPOCHS} times, and a model learns little in fewer than {MIN_STEPS:,}; set "
+                f"{MANY_EPOCHS} times, and a model learns little in fewer than {size.min_steps}; "
+                "set "
                 "smaller config.phases[0].batch_size and config.phases[1].batch_size, or build a "
                 "store of more text"
             )
-        in_steps = MIN_STEPS * size.mean_secs + size.evaluation_secs
+        in_steps = size.min_steps * size.mean_secs + size.evaluation_secs
         needed = (self.clock() + size.rest_secs + in_steps) / AIM / 60
         raise Refused(
             f"config.budget is {budget.text}, and here it buys {steps:,} steps of "
             f"{size.shape.name}, the fastest size, which learns little in fewer than "
-            f"{MIN_STEPS:,}; give {math.ceil(needed)}m or more"
+            f"{size.min_steps}; give {math.ceil(needed)}m or more"
         )
 
     def _may_beat(self, size: DialSize, best: DialSize) -> bool:
         """Return whether a size would be better than the best if it were faster than assumed."""
         secs = tuple(each / budget_lib.OPTIMISM for each in size.step_secs)
-        sizes = (size.shape, size.batch_tokens, size.config)
+        sizes = (size.shape, size.octaves, size.config)
         return self.predict(self._make_size(*sizes, secs, size.setup_secs)) < self.predict(best)
 
     def left_secs(self, size: DialSize) -> float:
@@ -424,27 +439,44 @@ class _Speeds:
 
     def predict(self, size: DialSize) -> float:
         """Return the loss that the law predicts; infinity where nothing is learned."""
-        if self.count_steps(size) < MIN_STEPS:
+        if self.count_steps(size) < size.min_steps:
             return math.inf
         tokens, unique_tokens = self.count_tokens(size), self.request.unique_tokens
         return self.law.predict(size.layer_parameters, tokens, unique_tokens).loss
 
 
-def _configure(request: DialRequest, shape: EncoderShape, batch_tokens: int) -> ResolvedRun:
+def _find_tuned(config: Config, shape: EncoderShape) -> Tuned:
+    """Return what was tuned for an optimizer; AdamW's for others, and for Muon at other widths."""
+    is_muon = config.optim.name == "muon" and shape.width == BASE_WIDTH
+    return MUON if is_muon else ADAMW
+
+
+def _choose_optimizer(request: DialRequest, shape: EncoderShape) -> Config:
+    """Return the recipe, with Muon for AdamW at the width at which Muon was tuned."""
+    config = request.config
+    is_given = request.is_given("optim.name", "optim.transfer")
+    if is_given or config.optim.name != "adamw" or shape.width != BASE_WIDTH:
+        return config
+    settings = {"optim.name": "muon", "optim.weight_decay": MUON_WEIGHT_DECAY}
+    return set_fields(config, {k: v for k, v in settings.items() if not request.is_given(k)})
+
+
+def _configure(request: DialRequest, shape: EncoderShape, octaves: float) -> ResolvedRun:
     """Return the resolved config of a size, with so many steps that any warm-up fits."""
-    config = _set_choices(request, shape, batch_tokens, (8 * 10**8, 2 * 10**8), 10**9)
+    config = _set_choices(request, shape, octaves, (8 * 10**8, 2 * 10**8), 10**9)
     return resolve(config, store=request.facts)
 
 
 def _set_choices(
     request: DialRequest,
     shape: EncoderShape,
-    batch_tokens: int,
+    octaves: float,
     steps: Sequence[int],
     most_between_saves: int,
 ) -> Config:
     """Return the config of a size; what the command line sets stays."""
-    config = request.config
+    config = _choose_optimizer(request, shape)
+    tuned = _find_tuned(config, shape)
     model = reshape(dataclasses.replace(config, model=request.proportions), shape).model
     usual = next(pair for width, pair in ROW_LENGTHS.items() if shape.width <= width)
     lengths = [
@@ -460,11 +492,11 @@ def _set_choices(
         phase.steps if request.is_given(f"phases[{index}].steps") else count
         for index, (phase, count) in enumerate(zip(config.phases, steps, strict=True))
     ]
-    rate = config.optim.learning_rate if request.is_given("optim.learning_rate") else BASE_RATE
+    rate = config.optim.learning_rate if request.is_given("optim.learning_rate") else tuned.rate
     # A given rate of 0 keeps the first schedule, which has warmed up.
     second = "phases[1].restart_learning_rate"
     restarts = not request.is_given(second) or config.phases[1].restart_learning_rate > 0
-    warmups = [round(share * n) for share, n in zip(WARMUP_SHARES, steps, strict=True)]
+    warmups = [round(share * n) for share, n in zip(tuned.warmup_shares, steps, strict=True)]
     most = max(steps)  # the first phase's, unless the command line says otherwise
     # Warm-ups in tokens count for all schedules.
     most_warmup_steps = 0 if config.optim.warmup_tokens else MAX_WARMUP_STEPS
@@ -481,7 +513,7 @@ def _set_choices(
     }
     for index, (phase, length) in enumerate(zip(config.phases, lengths, strict=True)):
         unit = request.shards * phase.micro_batches
-        rows = max(1, round(batch_tokens / length / unit)) * unit
+        rows = max(1, round(tuned.batch_tokens * 2**octaves / length / unit)) * unit
         settings |= {
             f"phases[{index}].seq_len": length,
             f"phases[{index}].batch_size": rows,
@@ -521,7 +553,7 @@ def _split_steps(request: DialRequest, size: DialSize, left_secs: float) -> list
 def _build_choice(request: DialRequest, speeds: _Speeds, size: DialSize) -> DialChoice:
     steps = _split_steps(request, size, speeds.left_secs(size))
     most_between_saves = round(budget_lib.SAVE_EVERY_SECS / size.mean_secs)
-    written = _set_choices(request, size.shape, size.batch_tokens, steps, most_between_saves)
+    written = _set_choices(request, size.shape, size.octaves, steps, most_between_saves)
     config = resolve(written, store=request.facts)
     in_steps = sum(
         phase.steps * secs for phase, secs in zip(config.phases, size.paced_secs, strict=True)

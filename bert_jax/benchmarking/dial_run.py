@@ -16,7 +16,8 @@ import numpy as np
 
 from bert_jax.benchmarking import measure as measure_lib
 from bert_jax.benchmarking.dial import (
-    MIN_STEPS,
+    ADAMW,
+    MUON,
     DialChoice,
     DialRequest,
     Measure,
@@ -227,7 +228,7 @@ def _explain_size(request: DialRequest, choice: DialChoice, origin: str) -> Rows
         if gap < math.inf
     ]
     slow = [name for name, gap in gaps.items() if math.isinf(gap)]
-    others += [f"{', '.join(slow)} would take fewer than {MIN_STEPS} steps"] if slow else []
+    others += [f"{', '.join(slow)} would take fewer than {ADAMW.min_steps} steps"] if slow else []
     by_law = f" by the law of our ladder on English: {'; '.join(others)}" if others else ""
     rows.append(("size", f"{shape.name}, the lowest loss{by_law}"))
     if choice.too_large:
@@ -251,7 +252,8 @@ def _explain_run(request: DialRequest, choice: DialChoice, spent: str) -> Rows:
         if not request.is_given(f"phases[{index}].batch_size")
     ]
     scaled = ", scaled to this width by transfer=mup" if optim.transfer == "mup" else ""
-    origin = "as given" if request.is_given("optim.learning_rate") else "AdamW's best in small runs"
+    best = "Muon's" if optim.learning_rate == MUON.rate else "AdamW's"
+    origin = "as given" if request.is_given("optim.learning_rate") else f"{best} best in small runs"
     batch = ["as given"] * (len(free) < 2)
     if free:
         batch.append(f"about {max(free):,} positions: the best batch grows with the tokens read")

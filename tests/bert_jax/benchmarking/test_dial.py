@@ -94,7 +94,9 @@ def test_a_larger_budget_reads_more_in_larger_models_and_batches(shape):
     runs = [choose(budget, shape=shape, tokens=300_000_000).config for budget in budgets]
     assert is_between([count_positions(run) * run.model.hidden_size for run in runs])
     assert is_between([run.model.hidden_size for run in runs])
-    assert is_between([run.phases[0].batch_size * run.phases[0].seq_len for run in runs])
+    for optimizer in ("muon", "adamw"):
+        phases = [run.phases[0] for run in runs if run.optim.name == optimizer]
+        assert is_between([phase.batch_size * phase.seq_len for phase in phases])
     assert is_between([run.phases[1].seq_len for run in runs])
 
 
@@ -137,15 +139,15 @@ def test_short_documents_that_leave_long_rows_empty_are_counted_so():
 
 
 def test_evaluations_a_given_distance_apart_are_part_of_the_time():
-    choice, machine = choose("10m", flags=("eval.every_steps=20",)), Machine()
+    choice, machine = choose("10m", flags=("eval.every_steps=10",)), Machine()
     phases, in_steps, in_evaluations = choice.config.phases, 0.0, 0.0
     for index, phase in enumerate(phases):
         secs = machine.measure(choice.config, index).step_secs
         in_steps += phase.steps * secs
-        in_evaluations += phase.steps / 20 * 1024 / phase.batch_size * secs / 3
+        in_evaluations += phase.steps / 10 * 1024 / phase.batch_size * secs / 3
     assert in_evaluations > in_steps / 4
     assert 0.9 * 600 < in_steps + in_evaluations < 600
-    assert choice.config.eval.every_steps == 20
+    assert choice.config.eval.every_steps == 10
 
 
 @pytest.mark.parametrize("flags", [(), ("phases[0].steps=10",), ("phases[-1].steps=20",)])
@@ -182,13 +184,23 @@ def test_model_and_masks_are_the_quickstarts_where_the_run_is_as_large():
     quickstart = config_lib.resolve(quickstart, store=StoreFacts(4096))
     assert run.model == quickstart.model
     assert run.data == quickstart.data
-    assert (run.optim.name, run.optim.learning_rate) == ("adamw", 3e-3)
-    assert [(phase.seq_len, phase.batch_size) for phase in run.phases] == [(32, 48), (64, 24)]
+    warmup_steps = {"warmup_steps": quickstart.optim.warmup_steps}
+    assert dataclasses.replace(run.optim, **warmup_steps) == quickstart.optim
+    assert run.phases[1].restart_learning_rate == quickstart.phases[1].restart_learning_rate
+    assert [(phase.seq_len, phase.batch_size) for phase in run.phases] == [(32, 96), (64, 48)]
     for chosen, known in zip(run.phases, quickstart.phases, strict=True):
         assert chosen.max_predictions_per_seq == known.max_predictions_per_seq
     assert run.phases[0].steps == pytest.approx(4 * run.phases[1].steps, abs=4)
     share = run.optim.warmup_steps / run.phases[0].steps
-    assert share == pytest.approx(200 / 1600, abs=0.001)
+    assert share == pytest.approx(50 / 680, abs=0.002)
+
+
+def test_muon_is_chosen_at_its_width_alone_and_unless_an_optimizer_is_given():
+    small = choose("3m", flags=("optim.weight_decay=0.1",)).config.optim
+    assert (small.name, small.learning_rate, small.weight_decay) == ("muon", 8e-3, 0.1)
+    for budget, flag in (("100h", ""), ("3m", "optim.name=adamw"), ("3m", "optim.transfer=none")):
+        optim = choose(budget, flags=filter(None, [flag])).config.optim
+        assert (optim.name, optim.learning_rate, optim.weight_decay) == ("adamw", 3e-3, 0.01)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +229,7 @@ def test_rows_of_a_length_that_is_not_given_follow_the_other(flags, lengths):
 
 
 def test_the_batch_is_explained_by_the_rows_that_devices_take():
-    request = make_request("10m", flags=("phases[1].seq_len=512",), shards=8)
+    request = make_request("3m", flags=("phases[1].seq_len=512",), shards=8)
     machine = Machine()
     choice = choose_run(request, machine.measure, lambda: machine.secs)
     assert choice.config.phases[1].batch_size == 8
@@ -233,7 +245,7 @@ def test_reasons_name_what_is_given_in_one_phase_alone():
     positions = choice.config.phases[1].batch_size * 64
     assert f"rows, as given, else about {positions:,} positions" in rows["batch"]
     assert rows["masking"] == "30% and 20% in training, 15% in evaluations"
-    assert rows["rate"] == "0.003, AdamW's best in small runs"
+    assert rows["rate"] == "0.008, Muon's best in small runs"
 
 
 def test_a_short_first_phase_does_not_evaluate_and_save_all_the_time():
@@ -352,7 +364,7 @@ def test_measurements_that_take_the_budget_are_refused():
     assert len(machine.calls) > 2
 
 
-BASE_BATCH = [(128, 48, 32), (128, 24, 64)]
+BASE_BATCH = [(128, 96, 32), (128, 48, 64)]
 
 
 @pytest.mark.parametrize(
@@ -375,7 +387,7 @@ def test_nothing_is_measured_that_takes_what_the_budget_has_left(speed, compile_
 
 
 GIVEN = ["model.hidden_size=128", "model.num_hidden_layers=2"]
-GIVEN += ["phases[0].batch_size=48", "phases[1].batch_size=24"]
+GIVEN += ["phases[0].batch_size=96", "phases[1].batch_size=48"]
 
 
 @pytest.mark.parametrize(("budget", "speed", "flags"), [("3m", 1, ()), ("2h", 20, GIVEN)])
@@ -385,14 +397,14 @@ def test_few_sizes_and_given_batches_are_measured_once(budget, speed, flags):
     assert machine.calls == BASE_BATCH
 
 
-@pytest.mark.parametrize(("speed", "rows"), [(0.3, (34, 17)), (0.6, (48, 24)), (1, (48, 24))])
+@pytest.mark.parametrize(("speed", "rows"), [(0.3, (68, 34)), (0.6, (96, 48)), (1, (96, 48))])
 def test_a_run_of_few_tokens_takes_a_smaller_batch_without_another_measurement(speed, rows):
     machine = Machine(speed * LAPTOP)
     choice = choose("4m", machine=machine)
     assert machine.calls == BASE_BATCH
     assert tuple(phase.batch_size for phase in choice.config.phases) == rows
     measured = choice.measured[0].step_secs
-    for now, before, row, base in zip(choice.size.step_secs, measured, rows, (48, 24), strict=True):
+    for now, before, row, base in zip(choice.size.step_secs, measured, rows, (96, 48), strict=True):
         assert now == pytest.approx(before * row / base)
     assert 0.9 * 240 < choice.secs <= 240
 
@@ -437,7 +449,7 @@ def test_a_budget_too_small_names_one_that_is_enough():
     with pytest.raises(Refused, match=r"config\.budget is 1m") as refused:
         choose("1m", speed=LAPTOP / 3)
     needed = str(refused.value).rpartition("give ")[2].split()[0]
-    assert total_steps(choose(needed, speed=LAPTOP / 3).config) >= dial.MIN_STEPS
+    assert total_steps(choose(needed, speed=LAPTOP / 3).config) >= dial.MUON.min_steps
 
 
 def test_a_store_too_small_names_the_tokens_that_are_enough():
@@ -557,7 +569,7 @@ def test_the_choice_for_this_machine_is_written_and_kept(tiny_store, tmp_path, m
     with compiled_programs_kept_in(tmp_path):
         run = settle(tmp_path, tiny_store, "2h", flags)
     assert (run.budget, run.model.hidden_size) == ("", 16)
-    assert sum(phase.steps for phase in run.phases) >= dial.MIN_STEPS
+    assert sum(phase.steps for phase in run.phases) >= dial.MUON.min_steps
     assert "2h" in (tmp_path / dial_run.CHOSEN).read_text()
     monkeypatch.setattr(dial_run, "choose_run", lambda *_: pytest.fail("chosen again"))
     assert settle(tmp_path, tiny_store, "2h", flags) == run
