@@ -172,7 +172,7 @@ class DialSize:
     @property
     def min_steps(self) -> int:
         """Return the fewest steps in which a model learns something useful."""
-        return _find_tuned(self.config, self.shape).min_steps
+        return find_tuned(self.config.optim.name, self.shape).min_steps
 
     @property
     def rest_secs(self) -> float:
@@ -398,9 +398,8 @@ class _Speeds:
                 f"config.data.store={self.request.config.data.store} has "
                 f"{self.request.unique_tokens:,} tokens to train on, which {steps:,} steps read "
                 f"{MANY_EPOCHS} times, and a model learns little in fewer than {size.min_steps}; "
-                "set "
-                "smaller config.phases[0].batch_size and config.phases[1].batch_size, or build a "
-                "store of more text"
+                "set smaller config.phases[0].batch_size and config.phases[1].batch_size, or build "
+                "a store of more text"
             )
         in_steps = size.min_steps * size.mean_secs + size.evaluation_secs
         needed = (self.clock() + size.rest_secs + in_steps) / AIM / 60
@@ -445,20 +444,15 @@ class _Speeds:
         return self.law.predict(size.layer_parameters, tokens, unique_tokens).loss
 
 
-def _find_tuned(config: Config, shape: EncoderShape) -> Tuned:
+def find_tuned(optimizer: str, shape: EncoderShape) -> Tuned:
     """Return what was tuned for an optimizer; AdamW's for others, and for Muon at other widths."""
-    is_muon = config.optim.name == "muon" and shape.width == BASE_WIDTH
-    return MUON if is_muon else ADAMW
+    return MUON if optimizer == "muon" and shape.width == BASE_WIDTH else ADAMW
 
 
-def _choose_optimizer(request: DialRequest, shape: EncoderShape) -> Config:
-    """Return the recipe, with Muon for AdamW at the width at which Muon was tuned."""
-    config = request.config
+def _replaces_adamw(request: DialRequest, shape: EncoderShape) -> bool:
+    """Return whether Muon replaces the recipe's AdamW: at the width at which it was tuned."""
     is_given = request.is_given("optim.name", "optim.transfer")
-    if is_given or config.optim.name != "adamw" or shape.width != BASE_WIDTH:
-        return config
-    settings = {"optim.name": "muon", "optim.weight_decay": MUON_WEIGHT_DECAY}
-    return set_fields(config, {k: v for k, v in settings.items() if not request.is_given(k)})
+    return not is_given and request.config.optim.name == "adamw" and shape.width == BASE_WIDTH
 
 
 def _configure(request: DialRequest, shape: EncoderShape, octaves: float) -> ResolvedRun:
@@ -475,8 +469,8 @@ def _set_choices(
     most_between_saves: int,
 ) -> Config:
     """Return the config of a size; what the command line sets stays."""
-    config = _choose_optimizer(request, shape)
-    tuned = _find_tuned(config, shape)
+    config, replaced = request.config, _replaces_adamw(request, shape)
+    tuned = find_tuned("muon" if replaced else config.optim.name, shape)
     model = reshape(dataclasses.replace(config, model=request.proportions), shape).model
     usual = next(pair for width, pair in ROW_LENGTHS.items() if shape.width <= width)
     lengths = [
@@ -521,6 +515,8 @@ def _set_choices(
         }
     if model.local_attention:
         settings["model.local_attention"] = max(lengths) // 4
+    if replaced:
+        settings |= {"optim.name": "muon", "optim.weight_decay": MUON_WEIGHT_DECAY}
     if shape.width != BASE_WIDTH and not request.is_given("optim.transfer"):
         settings |= {"optim.transfer": "mup", "optim.transfer_base_width": BASE_WIDTH}
     chosen = {key: value for key, value in settings.items() if not request.is_given(key)}

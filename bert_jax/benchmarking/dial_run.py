@@ -25,6 +25,7 @@ from bert_jax.benchmarking.dial import (
     StepTime,
     TimeBudget,
     choose_run,
+    find_tuned,
     parse_budget,
 )
 from bert_jax.config import (
@@ -252,7 +253,7 @@ def _explain_run(request: DialRequest, choice: DialChoice, spent: str) -> Rows:
         if not request.is_given(f"phases[{index}].batch_size")
     ]
     scaled = ", scaled to this width by transfer=mup" if optim.transfer == "mup" else ""
-    best = "Muon's" if optim.learning_rate == MUON.rate else "AdamW's"
+    best = "Muon's" if find_tuned(optim.name, choice.size.shape) is MUON else "AdamW's"
     origin = "as given" if request.is_given("optim.learning_rate") else f"{best} best in small runs"
     batch = ["as given"] * (len(free) < 2)
     if free:

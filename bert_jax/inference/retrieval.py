@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from data_pipeline.io.address import make_install_command
+from data_pipeline.io.compression import COMPRESSED
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import check_unicode, field, list_names
 from data_pipeline.labeled.lines import open_lines
@@ -27,7 +28,6 @@ _QUERIES_AT_ONCE = 512  # queries whose scores of a block of documents are in me
 # The defaults of bm25s, with Lucene's formula of term frequencies and document lengths.
 _BM25 = {"method": "lucene", "k1": 1.5, "b": 0.75}
 _GRADE = re.compile(r"(-?[0-9]{1,9})(\.0*)?")  # 2, or 2.0 as pandas writes it
-_SUFFIXES = ("", ".gz", ".bz2", ".xz", ".zst")  # BEIR's collections are also kept compressed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ def read_collection(folder: pathlib.Path, split: str) -> Collection:
 
 def _find_file(path: pathlib.Path) -> pathlib.Path:
     """Return the path itself, or with the suffix of a compression where that file exists."""
-    names = (path.with_name(path.name + suffix) for suffix in _SUFFIXES)
+    names = (path.with_name(path.name + suffix) for suffix in ("", *COMPRESSED))
     return next((each for each in names if each.exists()), path)
 
 

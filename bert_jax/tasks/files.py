@@ -22,6 +22,7 @@ from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.labels import is_header
 from data_pipeline.io import small_files
 from data_pipeline.io.address import expand_home
+from data_pipeline.io.compression import COMPRESSED
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import MAX_BYTES, DamagedFile, list_names
 from data_pipeline.read.lines import decode_blocks
@@ -31,7 +32,6 @@ from data_pipeline.read.records import read_fields
 TRAIN, DEV, TEST = "train", "dev", "test"
 TSV, CSV, JSON_LINES, PARQUET = ".tsv", ".csv", (".jsonl", ".json", ".ndjson"), ".parquet"
 SUFFIXES = (TSV, CSV, *JSON_LINES, PARQUET)
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 HOW_TO_FIX = (
     "name them with config.data.text_column, config.data.second_text_column and "
     "config.data.label_column"
@@ -256,7 +256,7 @@ def read_column_names(path: pathlib.Path) -> list[str]:
 
 def find_suffix(path: pathlib.Path) -> str:
     """Return the extension of a table, the one before .gz, .bz2, .xz or .zst."""
-    return (path.with_suffix("") if path.suffix in _COMPRESSED else path).suffix
+    return (path.with_suffix("") if path.suffix in COMPRESSED else path).suffix
 
 
 def _is_missing(value: Any) -> bool:

@@ -12,6 +12,7 @@ from data_pipeline.io.refused import Refused
 
 BLOCK_BYTES = 1 << 20
 PLAIN = "plain"  # not compressed
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 # gzip packs repetitive text up to 1,000 times, Zstandard up to 32,000, and their decoders return
 # all output of a piece at once: 4 KiB of input stay below 128 MiB. bzip2 and xz pack more, but
