@@ -373,7 +373,8 @@ def not_shuffled(view: PhaseView) -> Words:
     bends = (losses_N[2:] - 2 * losses_N[1:-1] + losses_N[:-2]) / math.sqrt(6)
     explained = float(losses.noise_N[is_settled_N][-16:].mean())
     usual, root = float(np.median(np.abs(bends))) / 0.6745, float(np.sqrt(np.mean(bends**2)))
-    if min(usual, root) < _DISPERSED * explained:
+    highest_rise = float(np.diff(losses_N).max())  # a fast fall bends, and does not rise
+    if min(usual, root, highest_rise) < _DISPERSED * explained:
         return None
     return (
         f"the loss on {losses.words} jumps from line to line by {usual / explained:.1f} times the "

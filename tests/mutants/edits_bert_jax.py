@@ -234,7 +234,7 @@ _INTEROP = (
         WIRING,
         "interop/load.py",
         "config = record.config_at(step)",
-        "config = record.config",
+        "config = record.config_at(0)",
         "trainer/test_phase_objectives.py"
         "::test_a_checkpoint_is_read_with_the_base_it_was_trained_with",
     ),

@@ -63,7 +63,7 @@ def test_a_repeated_step_replaces_the_steps_from_it_on_in_its_split(tmp_path):
     path.write_text(lines)
     curves = read_curves(path)
     np.testing.assert_array_equal(curves.select("train", "loss"), [[10, 20], [10, -1]])
-    assert curves.list_newest("heldout")["loss"] == 7.0
+    assert curves.list_newest("heldout") == {"loss": 7.0}
     path.write_text(lines + line(20, -2.0))  # of the last step alone
     np.testing.assert_array_equal(read_curves(path).select("train", "loss"), [[10, 20], [10, -2]])
 

@@ -97,6 +97,13 @@ def test_nothing_is_found_in_a_good_run(seed):
     assert watch(with_heldout(losses, losses[9::10] + 0.1)) == {}
 
 
+def test_a_fast_fall_is_not_taken_for_jumps():
+    measured = [7.121, 5.970, 5.641, 5.457, 5.086, 4.775, 4.603, 4.463, 4.326, 4.240, 4.133, 4.085]
+    assert watch(lines_of(np.array(measured))) == {}
+    jumping = np.array(measured) + np.where(np.arange(12) % 2, 0.4, -0.4)
+    assert "not_shuffled" in watch(lines_of(jumping))
+
+
 def test_a_long_run_is_judged_by_a_part_of_its_lines(monkeypatch):
     monkeypatch.setattr(watch_lib, "_MAX_LINES", 100)
     exact = {"predictions_per_step": 1e9, "examples_per_step": 1e8}
@@ -248,6 +255,7 @@ def test_findings_are_written_once_also_by_a_run_that_resumes_or_rolls_back(tmp_
     assert len(read_metrics(path)) == 30
     for back_to in (0, 500, 2500):  # before the finding, and after it
         start(records, back_to)
+        assert all(line["step"] <= back_to for line in read_metrics(path))
         write(records, [line for line in lines if line["step"] > back_to])
         assert path.read_text() == once
     records[0].on_close(None)
