@@ -75,6 +75,10 @@ def _check_value(hint: Any, value: Any, key: str) -> Any:
     return value
 
 
+class WrongArgument(Refused):
+    """Signal a value that an argument of a config file does not take, or a second value."""
+
+
 def arguments(text: str, **defaults: str | float | tuple[str, ...]) -> dict[str, Any]:
     """Parse the text after the colon in --config=FILE:NAME=VALUE,...; `defaults` has all names.
 
@@ -82,25 +86,29 @@ def arguments(text: str, **defaults: str | float | tuple[str, ...]) -> dict[str,
     have the type of their default; numbers are 0 or more.
 
     Raises:
-      Refused: a name or a value that the config does not have, or a name twice.
+      Refused: a name that the config does not have.
+      WrongArgument: a value that the config does not have, or a name twice.
     """
     usual = {name: each[0] if isinstance(each, tuple) else each for name, each in defaults.items()}
     given: dict[str, Any] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
-        if not equals or name not in defaults or name in given:
-            twice = " twice" * (name in given)
-            problem = f" sets {name!r}{twice}" if equals else f": {part!r} is not NAME=VALUE"
+        if name in given:
+            raise WrongArgument(f"--config=...:{text} sets {name!r} twice")
+        if not equals or name not in defaults:
+            problem = f" sets {name!r}" if equals else f": {part!r} is not NAME=VALUE"
             raise Refused(f"--config=...:{text}{problem}; this config takes {', '.join(defaults)}")
         allowed = defaults[name]
         if isinstance(allowed, tuple) and value not in allowed:
-            raise Refused(f"{name} is {value!r}; give one of {', '.join(dict.fromkeys(allowed))}")
+            raise WrongArgument(
+                f"{name} is {value!r}; give one of {', '.join(dict.fromkeys(allowed))}"
+            )
         try:
             given[name] = parse_text(type(usual[name]), value)
         except Refused as error:
-            raise Refused(f"{name} is {value!r}; {error}") from None
+            raise WrongArgument(f"{name} is {value!r}; {error}") from None
         if isinstance(given[name], int | float) and given[name] < 0:
-            raise Refused(f"{name} is {value!r}; it must be 0 or more")
+            raise WrongArgument(f"{name} is {value!r}; it must be 0 or more")
     return {**usual, **given}
 
 

@@ -25,6 +25,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
+from bert_jax.config.config_dict import WrongArgument
 from bert_jax.config.schema import FinetuneConfig
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import parse_text, shorten
@@ -111,21 +112,36 @@ def load(
     view = ConfigDict(view)  # thaws a FrozenConfigDict
     _complete(view, config_lib.to_config_dict(kind()))
     for override in overrides:
-        if override.path.isidentifier() and override.path not in typing.get_type_hints(kind):
-            _refuse_argument(place, path, override)
         _set(kind, view, override)
     return config_lib.settings_from(kind, view)
 
 
-def _refuse_argument(place: str, path: str, override: Override) -> None:
-    """Raise if the file takes an override as text after its colon, such as shape=modernbert."""
-    file, *given = _COLON.split(place, 1)
-    text = ",".join(filter(None, [*given, f"{override.path}={override.text}"]))
-    try:
-        _run_file(path, [text])
-    except Refused:
-        return  # the file takes no such text
-    raise Refused(f"{override}: write it after a colon, as --config={file}:{text}")
+def move_arguments(
+    kind: type[Any], place: str, find: Callable[[str], str], overrides: Sequence[Override]
+) -> tuple[str, tuple[Override, ...]]:
+    """Return --config=PLACE with what its file takes after the colon, and the other overrides.
+
+    So --config.shape=modernbert is --config=FILE:shape=modernbert where the file has an argument
+    of this name.
+
+    Raises:
+      WrongArgument: the file takes the argument, and not its value or a second one.
+    """
+    fields, rest = typing.get_type_hints(kind), []
+    for override in overrides:
+        if not place or not override.path.isidentifier() or override.path in fields:
+            rest.append(override)
+            continue
+        file, *texts = _COLON.split(place.removesuffix(":"), 1)
+        text = ",".join([*texts, f"{override.path}={override.text}"])
+        try:
+            _run_file(find(file), [text])
+            place = f"{file}:{text}"
+        except WrongArgument:
+            raise
+        except Refused:  # the file takes no such text
+            rest.append(override)
+    return place, tuple(rest)
 
 
 def find_kept_settings(
@@ -190,7 +206,8 @@ def _run_file(path: str, arguments: list[str]) -> ConfigDict:
             ) from None
         view = module.get_config(*arguments)
     except (Exception, SystemExit) as error:
-        raise Refused(_describe_error(error, path)) from error
+        kind = WrongArgument if isinstance(error, WrongArgument) else Refused
+        raise kind(_describe_error(error, path)) from error
     if not isinstance(view, ConfigDict):
         raise Refused(
             f"--config={path}: get_config() returned {shorten(repr(view))}; it must return "

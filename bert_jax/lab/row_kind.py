@@ -186,7 +186,8 @@ def load_config(
     for override in given:
         if override.path in per_run:
             raise Refused(f"{override}: the study decides it for each run; leave it out")
-    return overrides.load(kind, file, find_config, given)
+    place, settings = overrides.move_arguments(kind, file, find_config, given)
+    return overrides.load(kind, place, find_config, settings)
 
 
 def load_task(task: StudyTask, flags: str = "") -> FinetuneConfig:

@@ -82,7 +82,8 @@ class _ConfigFlag:
                 "--config is missing; give --config=FILE, your own or a bundled one such as "
                 f"{self.kind.PURPOSE[-1]}; --config=configs lists all"
             )
-        return GivenConfig(self.kind, text, tuple(parts))
+        find = functools.partial(find_config, kind=self.kind)
+        return GivenConfig(self.kind, *overrides.move_arguments(self.kind, text, find, parts))
 
     def suggest(self, name: str) -> list[str]:
         return overrides.near_fields(self.kind, name)

@@ -65,6 +65,7 @@ def test_ctrl_c_while_libraries_are_imported_ends_at_once(start, tmp_path):
     [
         (["--config=configs/base.py:recipe=tokens"], ("learning_rate", "phases")),
         (["--config=configs/large.py:recipe=lamb64k"], ("learning_rate", "phases")),
+        (["--config.recipe=lamb64k", "--config=configs/large.py"], ("name: lamb",)),
         # No store is copied from a bucket.
         (["--config=configs/tiny.py", "--config.data.store=gs://b/s"], ("store: gs://b/s",)),
         (["--config=configs/base.py", "--config.optim.learning_rate=5e-5"], ("_rate: 5.0e-05",)),

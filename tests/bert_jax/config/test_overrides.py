@@ -136,36 +136,39 @@ def test_a_colon_without_text_counts_as_none(load, tmp_path):
     assert overrides.load(Config, f"{tmp_path / 'mine.py'}:", str, []) == expected
 
 
-def test_what_a_file_takes_after_its_colon_is_shown_there(load):
-    text = (
-        TEXTS[Config]
-        .replace("get_config()", "get_config(text='')")
-        .replace(
-            "return ",
-            "from bert_jax.config import arguments; arguments(text, shape=('a', 'b')); return ",
-        )
-    )
-    with pytest.raises(ValueError, match=r"shape=b: write it .* --config=.*mine\.py:shape=b$"):
-        load(Config, ("shape", "b"), text=text)
-    with pytest.raises(ValueError, match=r"shape=c: there is no such field"):
-        load(Config, ("shape", "c"), text=text)
-    # A file may take any text, as first_phase.py takes a path: fields are fields there too.
-    text = TEXTS[Config].replace("get_config()", "get_config(text='')")
-    assert load(Config, ("optim.learning_rate", "0.5"), text=text).optim.learning_rate == 0.5
+SHAPED = """
+from bert_jax.config import Config, Phase, arguments, to_config_dict
+def get_config(text=""):
+    given = arguments(text, size=("s", "m"), shape=("a", "b"))
+    return to_config_dict(Config(phases=(Phase(64, {"a": 1, "b": 2}[given["shape"]]),), init=text))
+"""
 
 
 @pytest.mark.parametrize("folder", ["runs", "run of 12:30"])
-def test_the_way_out_keeps_what_the_file_was_given(tmp_path, folder):
+def test_a_flag_sets_an_argument_of_the_file_as_text_after_the_colon_does(tmp_path, folder):
     file = tmp_path / folder / "mine.py"
     file.parent.mkdir()
-    file.write_text(
-        "from bert_jax.config import Config, arguments, to_config_dict\n"
-        "def get_config(text=''):\n"
-        "    arguments(text, size=('a', 'b'), shape=('a', 'b'))\n"
-        "    return to_config_dict(Config())\n"
-    )
-    with pytest.raises(ValueError, match=r"mine\.py:size=b,shape=b$"):
-        overrides.load(Config, f"{file}:size=b", str, [Override("shape", "b")])
+    file.write_text(SHAPED)
+    given = [Override("shape", "b"), Override("seed", "3")]
+    place, rest = overrides.move_arguments(Config, f"{file}:size=m", str, given)
+    assert (place, rest) == (f"{file}:size=m,shape=b", (given[1],))
+    assert overrides.load(Config, place, str, rest).phases[0].steps == 2
+    with pytest.raises(ValueError, match=r"mine\.py, line 4: shape is 'c'; give one of a, b$"):
+        overrides.move_arguments(Config, str(file), str, [Override("shape", "c")])
+    with pytest.raises(ValueError, match=r"sets 'shape' twice$"):
+        overrides.move_arguments(Config, f"{file}:shape=a", str, given)
+
+
+def test_a_field_that_is_no_argument_is_refused_by_its_name(load, tmp_path):
+    # A file may take any text, as first_phase.py takes a path: fields are fields there too.
+    text = TEXTS[Config].replace("get_config()", "get_config(text='')")
+    assert load(Config, ("optim.learning_rate", "0.5"), text=text).optim.learning_rate == 0.5
+    for place in (tmp_path / "mine.py", tmp_path / "none.py"):
+        given = (Override("shapes", "b"),)
+        (tmp_path / "mine.py").write_text(SHAPED)
+        assert overrides.move_arguments(Config, str(place), str, given) == (str(place), given)
+    with pytest.raises(ValueError, match=r"shapes=b: there is no such field"):
+        load(Config, ("shapes", "b"), text=SHAPED)
 
 
 @pytest.mark.parametrize(
