@@ -119,7 +119,8 @@ def test_a_step_moves_what_is_unfrozen_by_its_share():
             direction = m / (np.sqrt(v) + OPTIM.epsilon) + OPTIM.weight_decay * decays * p
             expected = p - rate / 2.6**part * direction
             np.testing.assert_allclose(now, expected, rtol=1e-5, atol=1e-7, err_msg=str(path))
-            assert np.any(now != p)
+            # Softmax ignores the bias of the keys: its gradient is rounding noise.
+            assert np.any(now != p) or names >= {"key", "bias"}
 
         jax.tree_util.tree_map_with_path(moved, before, mu, nu, params)
 
