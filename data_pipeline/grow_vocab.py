@@ -55,6 +55,7 @@ _WHY_NOT = {  # kinds that no word can be added to
     SENTENCEPIECE: "SentencePiece's: a word cannot be added to scores that were learned together",
     BYTE_LEVEL: "a byte-level BPE: a word is reached by merges alone, which were learned in order",
 }
+_NOT_WORDPIECE = "no WordPiece: a word cannot be added to pieces that were learned together"
 _OWN_RULES = "whose normalizer, splitter, ## or added tokens are not BERT's, and no list keeps them"
 _TEXT_FLAGS = ("documents", "format", "text_key", "fallback_encoding")
 
@@ -148,7 +149,9 @@ def _load(flags: GrowFlags, output: pathlib.Path) -> Vocabulary:
         )
     check_new_file(output)
     vocabulary = load_vocabulary(flags.vocab, flags.lowercase)
-    if why := _OWN_RULES if has_own_rules(vocabulary) else _WHY_NOT.get(vocabulary.kind):
+    is_list = vocabulary.kind == WORDPIECE
+    if not is_list or has_own_rules(vocabulary):
+        why = _OWN_RULES if is_list else _WHY_NOT.get(vocabulary.kind, _NOT_WORDPIECE)
         raise Refused(
             f"--vocab is {flags.vocab}, {why}; use it as it is, or add tokens to its "
             "tokenizer.json by Tokenizer.add_tokens of tokenizers"

@@ -21,7 +21,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.labeled.framing import FramedRow, frame
 from data_pipeline.labeled.rows import build_rows
 from data_pipeline.store import EXAMPLES, Split, Store
-from data_pipeline.vocab import BYTE_LEVEL, WORD_START, WORDPIECE, Vocabulary, split_ids
+from data_pipeline.vocab import BYTE_LEVEL, WORD_START, Vocabulary, split_ids
 from data_pipeline.vocab.byte_level import SPACE
 
 MASK = "[MASK]"
@@ -96,7 +96,7 @@ def read_question(model: PlacedModel, sentence: str) -> Question:
 
 def _drop_space(vocabulary: Vocabulary, token_ids: list[int]) -> list[int]:
     """Remove the space that a vocabulary puts before any text."""
-    if vocabulary.kind == WORDPIECE or not token_ids:
+    if not vocabulary.has_spaces or not token_ids:
         return token_ids
     tokens = vocabulary.pieces()  # readable pieces would hide the space before a partial character
     space = SPACE if vocabulary.kind == BYTE_LEVEL else WORD_START

@@ -17,7 +17,7 @@ from bert_jax.runtime import run_record
 from bert_jax.tasks.task import TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io import small_files
-from data_pipeline.vocab import BYTE_LEVEL, WORDPIECE, Vocabulary
+from data_pipeline.vocab import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE, Vocabulary
 from data_pipeline.vocab.sentencepiece_rules import NONE
 
 _HELD_OUT = (
@@ -88,8 +88,8 @@ def _describe_origin(checkpoint: Pretrained) -> str:
 
 def _render_sizes(checkpoint: Pretrained) -> str:
     config, vocabulary = checkpoint.config, checkpoint.vocabulary
-    kinds = {WORDPIECE: "WordPiece", BYTE_LEVEL: "byte-level BPE"}
-    kind = kinds.get(vocabulary.kind, "SentencePiece")
+    kinds = {WORDPIECE: "WordPiece", BYTE_LEVEL: "byte-level BPE", SENTENCEPIECE: "SentencePiece"}
+    kind = kinds.get(vocabulary.kind, vocabulary.kind)
     strips = ", accents stripped" * (vocabulary.kind == WORDPIECE)
     case = f"lowercased{strips}" if vocabulary.lowercase else "case is kept"
     return _render_table(

@@ -35,7 +35,7 @@ class LostCharacters:
         self._known = set(WORD_START)
         for number, piece in enumerate(vocabulary.pieces()):
             if number not in special and not UNUSED.fullmatch(piece):
-                self._known.update(piece.removeprefix(vocabulary.continuation_mark))
+                self._known.update(vocabulary.strip_marks(piece))
 
     def count(self, sentences: Sequence[str]) -> dict[int, int]:
         """Count, by code point, the lost characters of sentences as the vocabulary reads them."""

@@ -123,7 +123,13 @@ def open_examples(
         return open_stored_examples(store, split.name, options, seq_len, max_predictions_per_seq)
     is_continuation_V = None
     if options.masking != "token":
-        is_continuation_V = store.load_vocabulary().is_continuation
+        vocabulary = store.load_vocabulary()
+        if not vocabulary.marks_words:
+            raise Refused(
+                f"config.data.masking is {options.masking!r}, and the pieces of {vocabulary.path} "
+                "do not show where a word begins; set it to token"
+            )
+        is_continuation_V = vocabulary.is_continuation
     counts_V = store.train.token_counts  # also for held-out text: masks follow the same rule
     pieces = VocabInfo(store.vocab_size, store.special_ids, counts_V, is_continuation_V)
     return open_source(split, pieces, options, seq_len, max_predictions_per_seq, store)

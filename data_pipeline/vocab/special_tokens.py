@@ -2,7 +2,7 @@
 
 import pathlib
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from data_pipeline.io.refused import Refused
 
@@ -14,6 +14,9 @@ SPECIAL_PIECES = {
     "sep": ("[SEP]", "<sep>", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
+# Words in the spelling of a token that a file marks as special: <|mask|>, <MASK|LLM-jp>, <bos>.
+_WORDS = {"cls": {"cls", "bos"}, "sep": {"sep", "eos"}}
+_LETTERS = re.compile("[a-z]+")
 # Slots that BERT's lists keep for a later use. Source: google-research/bert#9.
 UNUSED = re.compile(r"\[unused\d+\]")
 
@@ -22,11 +25,12 @@ def find_special_ids(
     path: pathlib.Path,
     pieces: Sequence[str],
     known: Mapping[str, int],
-    marked: Container[str] = (),
+    marked: Collection[str] = (),
 ) -> dict[str, int]:
     """Return the ids of the special tokens: the known ones, the rest by spelling.
 
     Of several spellings the one that a file marks as special is right: MPNet's has BERT's too.
+    Without any, it is the only marked token whose spelling has the name as a word.
 
     Raises:
       Refused: one is missing, or has two roles.
@@ -35,7 +39,12 @@ def find_special_ids(
     special_ids = {}
     for name, spellings in SPECIAL_PIECES.items():
         marked_first = sorted(spellings, key=lambda spelling: spelling not in marked)
-        ids = [id_of[spelling] for spelling in marked_first if spelling in id_of]
+        found = [spelling for spelling in marked_first if spelling in id_of]
+        if not found:
+            words = _WORDS.get(name, {name})
+            found = [token for token in marked if words & {*_LETTERS.findall(token.lower())}]
+            found = found if len(found) == 1 else []
+        ids = [id_of[token] for token in found if token in id_of]
         if name not in known and not ids:
             raise Refused(
                 f"{path} has no piece {' or '.join(spellings)} among its {len(pieces)}; BERT needs "

@@ -25,6 +25,7 @@ from data_pipeline.vocab.special_tokens import find_special_ids
 from data_pipeline.vocab.template import A, Template, flatten, make_bert_template, read_template
 from data_pipeline.vocab.vocabulary import (
     BYTE_LEVEL,
+    OF_WORDS,
     SENTENCEPIECE,
     TOKENIZER_JSON,
     WORDPIECE,
@@ -116,7 +117,7 @@ def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: b
 
     Raises:
       Refused: no tokenizer, another model, many ids without a piece, a byte or a special role
-        without a token, or a model that does not mark where words begin.
+        without a token, or pieces that begin with a mark that no rule writes.
     """
     tokenizer = open_tokenizer(path, data)
     model = type(tokenizer.model).__name__
@@ -143,12 +144,18 @@ def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: b
     splitters = flatten(rules["pre_tokenizer"], "pretokenizers")
     has_bytes = "ByteLevel" in [step["type"] for step in (*normalizers, *splitters)]
     kind = WORDPIECE if model == _WORDPIECE else BYTE_LEVEL if has_bytes else SENTENCEPIECE
+    mark = rules["model"].get("continuing_subword_prefix") or ""
     unk_id = rules["model"].get("unk_id")
     if model != _UNIGRAM and kind != BYTE_LEVEL:
         unk_id = id_of.get(rules["model"]["unk_token"])
     unknown_id = {} if unk_id is None else {"unk": unk_id}
     with _silence_stderr():
         marks_words = _marks_words(tokenizer, kind, path)
+    is_wordpiece = kind == WORDPIECE
+    marks = ("##",) if is_wordpiece else (WORD_START, SPACE)
+    has_marked = has_bytes or any(piece.startswith(marks) for piece in pieces)
+    if not has_marked and not (mark if is_wordpiece else marks_words):
+        kind, marks_words = OF_WORDS.format(model), True
     _check_model(path, rules, kind, id_of, bool(unknown_id), marks_words)
     template = read_template(rules, {"cls": 0}, path)
     if template is not None and template.largest_id >= len(pieces):
@@ -192,7 +199,7 @@ def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: b
     if cut is not None and (all(ignores_space) or not ignores_space[0]):
         encode = WordEncoder(encode_text, dtype, cut).encode
         encode_documents = encode_sentences_alone(encode, has_spaces=not ignores_space[0])
-    continuation_mark = rules["model"].get("continuing_subword_prefix") or ""
+    end_mark = rules["model"].get("end_of_word_suffix") or ""
     adds_space_before = first_piece.startswith((WORD_START, SPACE))
     return Vocabulary(
         kind=kind,
@@ -203,26 +210,30 @@ def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: b
         file_bytes=data,
         encode=encode,
         encode_documents=encode_documents,
-        decode=_make_decode(kind, pieces, continuation_mark, adds_space_before),
+        decode=_make_decode(kind, pieces, mark, end_mark, adds_space_before),
         normalize=normalize,
         template=template,
         _pieces=pieces,
         encode_aligned=whole.encode_aligned,
-        continuation_mark=continuation_mark,
+        continuation_mark=mark,
+        end_mark=end_mark,
         adds_space_before=adds_space_before,
         max_word_chars=rules["model"].get("max_input_chars_per_word", 0),
     )
 
 
 def _make_decode(
-    kind: str, pieces: Sequence[str], continuation_mark: str, adds_space_before: bool
+    kind: str, pieces: Sequence[str], mark: str, end_mark: str, adds_space_before: bool
 ) -> Callable[[Sequence[int]], str]:
     """Return a function that decodes ids to text; broken UTF-8 becomes U+FFFD."""
     to_bytes = decode_piece if kind == BYTE_LEVEL else _decode_marked
 
     def decode(ids: Sequence[int]) -> str:
-        if kind == WORDPIECE:
-            return " ".join(pieces[i] for i in ids).replace(f" {continuation_mark}", "")
+        if end_mark:
+            return "".join(pieces[i] for i in ids).replace(end_mark, " ").rstrip(" ")
+        if kind not in (SENTENCEPIECE, BYTE_LEVEL):
+            text = " ".join(pieces[i] for i in ids)
+            return text.replace(f" {mark}", "") if mark else text
         text = b"".join(to_bytes(pieces[i]) for i in ids).decode("utf-8", errors="replace")
         return text.removeprefix(" ") if adds_space_before else text
 
@@ -272,7 +283,7 @@ def _hide_special(data: bytes, model: str, roles: set[str], unknown: str) -> byt
 
 
 def _marks_words(tokenizer: tokenizers.Tokenizer, kind: str, path: pathlib.Path) -> bool:
-    """Return whether the model marks the space between two words; True for WordPiece."""
+    """Return whether the rules mark the space between two words; True for WordPiece."""
     mark = {WORDPIECE: "", BYTE_LEVEL: SPACE}.get(kind, WORD_START)
     text, splitter = make_normalize(tokenizer, path)("a a"), tokenizer.pre_tokenizer
     parts = guard(splitter.pre_tokenize_str, path)(text) if splitter else [(text, (0, 3))]
@@ -293,9 +304,9 @@ def _check_model(
     for rule, is_broken in (
         ("its merges are dropped at random", bool(model.get("dropout"))),
         (
-            "its pieces do not show where a word begins: no normalizer or pre_tokenizer writes "
-            f"{WORD_START} for a space (Metaspace), as for SentencePiece, or {SPACE} (ByteLevel), "
-            "as for ModernBERT",
+            "pieces begin with the mark of a space, and no normalizer or pre_tokenizer writes it: "
+            f"{WORD_START} (Metaspace), as for SentencePiece, or {SPACE} (ByteLevel), as for "
+            "ModernBERT",
             not marks_words,
         ),
         (
@@ -304,8 +315,8 @@ def _check_model(
             kind != BYTE_LEVEL and not has_unknown and has_bytes != len(BYTE_OF),
         ),
         (
-            "its pieces within words have no mark, such as ##",
-            model["type"] == _WORDPIECE and not model["continuing_subword_prefix"],
+            "pieces begin with ##, and continuing_subword_prefix is empty",
+            kind == WORDPIECE and not model["continuing_subword_prefix"],
         ),
     ):
         if is_broken:

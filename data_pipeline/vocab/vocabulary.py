@@ -24,6 +24,7 @@ from data_pipeline.vocab.sentencepiece_model import BYTE_PIECE, WORD_START
 from data_pipeline.vocab.template import Template
 
 WORDPIECE, SENTENCEPIECE, BYTE_LEVEL = "wordpiece", "sentencepiece", "byte_level"
+OF_WORDS = "{} of words"  # another model of tokenizers, whose pieces hold no spaces
 LIST, MODEL, TOKENIZER_JSON = FILE_NAMES = ("vocab.txt", "vocab.model", "tokenizer.json")
 
 # Scripts that put no space between words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese.
@@ -58,7 +59,7 @@ class Vocabulary:
     preserves it.
     """
 
-    kind: str  # WORDPIECE, SENTENCEPIECE or BYTE_LEVEL
+    kind: str  # WORDPIECE, SENTENCEPIECE, BYTE_LEVEL or OF_WORDS
     path: pathlib.Path
     file_name: str  # a store's name for it: one of FILE_NAMES
     lowercase: bool
@@ -73,7 +74,8 @@ class Vocabulary:
     _pieces: tuple[str, ...] = dataclasses.field(repr=False)
     # A text's ids and the characters that each covers; a MODEL takes a text without spaces.
     encode_aligned: EncodeAligned
-    continuation_mark: str = "##"  # WORDPIECE alone has one
+    continuation_mark: str = "##"  # WORDPIECE, and some OF_WORDS, have one
+    end_mark: str = ""  # ends the last piece of a word, as </w>; some OF_WORDS have one
     sentencepiece_rules: str = sentencepiece_rules.NONE  # one of CHOICES; only a MODEL has others
     adds_space_before: bool = False  # the first piece of a text begins with the mark of a space
     max_word_chars: int = 0  # WORDPIECE: a longer word is unknown; 0: none is too long
@@ -81,6 +83,16 @@ class Vocabulary:
     @property
     def size(self) -> int:
         return len(self._pieces)
+
+    @property
+    def has_spaces(self) -> bool:
+        """Return whether pieces hold the space before a word."""
+        return self.kind in (SENTENCEPIECE, BYTE_LEVEL)
+
+    @property
+    def marks_words(self) -> bool:
+        """Return whether a piece shows that it begins a word, which whole-word masks need."""
+        return self.has_spaces or bool(self.continuation_mark)
 
     @property
     def has_all_bytes(self) -> bool:
@@ -124,10 +136,14 @@ class Vocabulary:
 
         A space before a word is in it where `encode` needs one.
         """
-        if self.kind == WORDPIECE:
-            return [self._pieces[i].removeprefix(self.continuation_mark) for i in ids]
+        if not self.has_spaces:
+            return [self.strip_marks(self._pieces[i]) for i in ids]
         added = self._list_added()
         return [self._pieces[i] if self._pieces[i] in added else self.decode([i]) for i in ids]
+
+    def strip_marks(self, piece: str) -> str:
+        """Return a piece without the marks of its place in a word, spaces aside."""
+        return piece.removeprefix(self.continuation_mark).removesuffix(self.end_mark)
 
     def read_settings(self) -> dict[str, Any]:
         """Parse a tokenizer.json; {} for another kind of file."""
@@ -139,7 +155,7 @@ class Vocabulary:
 
     def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode words as they are after a space, each alone."""
-        if self.kind != WORDPIECE and not self.adds_space_before:
+        if self.has_spaces and not self.adds_space_before:
             words = [f" {word}" if word and not word.startswith(" ") else word for word in words]
         return self.encode(words)
 
@@ -158,14 +174,15 @@ class Vocabulary:
         Source: create_pretraining_data.py@eedf5716ce; ALBERT's create_pretraining_data.py, where
         every piece that is not English starts a word.
         """
-        if self.kind == WORDPIECE:
-            continues = [piece.startswith(self.continuation_mark) for piece in self._pieces]
+        if not self.has_spaces:
+            mark = self.continuation_mark
+            continues = [bool(mark) and piece.startswith(mark) for piece in self._pieces]
         elif self.kind == BYTE_LEVEL:
             spaces = (byte_level.SPACE, " ")  # the second of added tokens
             continues = [not piece.startswith(spaces) for piece in self._pieces]
         else:
             continues = [not _starts_word(piece) for piece in self._pieces]
-        added = self._list_added() if self.kind != WORDPIECE else set()
+        added = self._list_added() if self.has_spaces else set()
         for i, piece in enumerate(self._pieces):
             if continues[i] and piece in added:
                 joined, spaced = (self.encode([text])[0] for text in (f".{piece}", f". {piece}"))

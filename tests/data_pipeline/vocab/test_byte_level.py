@@ -236,8 +236,8 @@ def without(piece: str) -> dict:
 @pytest.mark.parametrize(
     "data, message",
     [
-        (damaged(pre_tokenizer={"type": "Whitespace"}), "where a word begins: .* .ByteLevel."),
-        (damaged(pre_tokenizer=None), "where a word begins: .* .ByteLevel."),
+        (damaged(pre_tokenizer={"type": "Whitespace"}), "writes it: .* .ByteLevel."),
+        (damaged(pre_tokenizer=None), "writes it: .* .ByteLevel."),
         (damaged_model(dropout=0.1), "dropped at random"),
         (damaged_model(vocab=5), "this version of tokenizers"),
         (damaged_model(merges=[["zz", "qq"]]), "this version of tokenizers"),

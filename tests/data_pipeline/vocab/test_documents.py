@@ -106,6 +106,22 @@ BERT = normalizers.BertNormalizer
 SPLIT = pre_tokenizers.BertPreTokenizer
 
 
+def make_bpe_of_words(prefix: str = "", suffix: str = "", names=SPECIALS) -> tokenizers.Tokenizer:
+    """Return BPE that is trained on words alone, as the quickstart of tokenizers does."""
+    marks = {"continuing_subword_prefix": prefix, "end_of_word_suffix": suffix}
+    marks = {name: mark for name, mark in marks.items() if mark}
+    tokenizer = tokenizers.Tokenizer(models.BPE(unk_token=names[1], **marks))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Whitespace()
+    given = {"vocab_size": 60, "special_tokens": list(names), "show_progress": False}
+    trainer = tokenizers.trainers.BpeTrainer(**given, **marks)
+    tokenizer.train_from_iterator([sentence.replace("w", "v") for sentence in SENTENCES], trainer)
+    ends = [(name, tokenizer.token_to_id(name)) for name in names[2:4]]
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{names[2]} $A {names[3]}", special_tokens=ends
+    )
+    return tokenizer
+
+
 def make_unigram_of_bytes() -> tokenizers.Tokenizer:
     """Return a Unigram as the documentation of tokenizers trains one, after ByteLevel."""
     scored = [*((piece, 0.0) for piece in SPECIALS), *((char, -9.0) for char in BYTES)]
@@ -117,6 +133,9 @@ def make_unigram_of_bytes() -> tokenizers.Tokenizer:
 
 
 TOKENIZERS = {
+    "BPE of words": make_bpe_of_words(),
+    "BPE with ##": make_bpe_of_words(prefix="##"),
+    "BPE with </w>": make_bpe_of_words(suffix="</w>"),
     "BERT": make_wordpiece(BERT(), SPLIT()),
     "cased, accents stripped": make_wordpiece(BERT(lowercase=False, strip_accents=True), SPLIT()),
     "not cleaned": make_wordpiece(BERT(clean_text=False, strip_accents=False), SPLIT()),

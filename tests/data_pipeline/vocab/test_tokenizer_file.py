@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 
 from data_pipeline.corpus.lost_characters import LostCharacters
+from data_pipeline.io.refused import Refused
+from data_pipeline.sampling.stream import open_examples
+from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.vocab import load_vocabulary, tokenizer_file
 from data_pipeline.vocab.wordpiece import WordEncoder
 from tests.data_pipeline.encoded import SPECIALS, id_lists
@@ -20,6 +24,7 @@ from tests.data_pipeline.vocab.test_documents import (
     BERT,
     SPLIT,
     TOKENIZERS,
+    make_bpe_of_words,
     make_unigram,
     make_wordpiece,
 )
@@ -37,6 +42,7 @@ def write_parts(folder: pathlib.Path, **parts: object) -> pathlib.Path:
     return path
 
 
+ROLES = ("pad", "unk", "cls", "sep", "mask")
 TEXT = "Bal [E1] word[SEP] [MASK]"
 
 
@@ -174,9 +180,12 @@ def cut_first(splitter: dict) -> dict:
         (make_model("byte fallback", unk_token=None, byte_fallback=False), "<0xFF>, .* be lost"),
         (make_model(UNIGRAM, unk_id=None), "would be lost"),
         (make_model("BERT", unk_token="[NONE]"), "would be lost"),
-        (make_model(UNIGRAM) | {"pre_tokenizer": {"type": "Whitespace"}}, "begins: .* .Metaspace."),
-        (make_model(UNIGRAM) | cut_first(METASPACE | {"prepend_scheme": "never"}), "begins: .*"),
-        (make_file("roberta") | cut_first(BYTE_LEVEL), "begins: .* .ByteLevel."),
+        (
+            make_model(UNIGRAM) | {"pre_tokenizer": {"type": "Whitespace"}},
+            "writes it: .* .Metaspace.",
+        ),
+        (make_model(UNIGRAM) | cut_first(METASPACE | {"prepend_scheme": "never"}), "writes it: .*"),
+        (make_file("roberta") | cut_first(BYTE_LEVEL), "writes it: .* .ByteLevel."),
     ],
 )
 def test_a_file_that_loses_characters_or_spaces_is_refused(tmp_path, parts, message):
@@ -233,6 +242,59 @@ def test_the_models_own_unknown_token_counts_and_bytes_without_the_fallback_lose
     loaded = load_vocabulary(write_parts(tmp_path, **parts))
     assert loaded.special_ids["unk"] in id_lists(loaded, ["\u0416"])[0]
     assert LostCharacters(loaded).count(["a \u0416"]) == {0x416: 1}
+
+
+ODD_NAMES = (
+    ("<PAD|LLM-jp>", "<unk|LLM-jp>", "<CLS|LLM-jp>", "<SEP|LLM-jp>", "<MASK|LLM-jp>"),
+    ("<|pad|>", "<|unk|>", "<bos>", "<eos>", "[mask]"),
+)
+
+
+@pytest.mark.parametrize("names", ODD_NAMES)
+def test_roles_are_found_by_the_words_of_tokens_that_are_marked_as_special(tmp_path, names):
+    tokenizer = make_bpe_of_words(names=names)
+    path = write(tmp_path, tokenizer)
+    ids = {role: tokenizer.token_to_id(name) for role, name in zip(ROLES, names, strict=True)}
+    assert load_vocabulary(path).special_ids == ids
+    parts = json.loads(path.read_text())
+    parts["added_tokens"][4]["special"] = False
+    with pytest.raises(Refused, match=r"has no piece \[MASK\] or <mask>"):
+        load_vocabulary(write_parts(tmp_path, **parts))
+    tokenizer.add_special_tokens(["<another mask>"])
+    with pytest.raises(Refused, match=r"has no piece \[MASK\] or <mask>"):
+        load_vocabulary(write(tmp_path, tokenizer))
+
+
+@pytest.mark.parametrize(
+    ("marks", "decoder"),
+    [
+        ({}, None),
+        ({"prefix": "##"}, tokenizers.decoders.WordPiece(cleanup=False)),
+        ({"suffix": "</w>"}, tokenizers.decoders.BPEDecoder()),
+    ],
+)
+def test_pieces_without_spaces_are_joined_as_the_library_joins_them(tmp_path, marks, decoder):
+    tokenizer = make_bpe_of_words(**marks)
+    loaded = load_vocabulary(write(tmp_path, tokenizer))
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    ids, _ = loaded.encode(["bal vord dem"])
+    assert loaded.decode(ids) == tokenizer.decode(ids.tolist())
+    assert loaded.kind == "BPE of words"
+    assert loaded.marks_words == ("prefix" in marks)
+    words = np.count_nonzero(~loaded.is_continuation[ids])
+    assert words == (3 if loaded.marks_words else len(ids))
+    assert loaded.encode_words(["vord"])[0].tolist() == loaded.encode([" vord"])[0].tolist()
+    lost = LostCharacters(loaded).count(["a / w"])  # the text to train on has no w
+    assert lost == {ord("/"): 1, ord("w"): 1}
+
+
+def test_whole_word_masks_need_pieces_that_show_words(tmp_path):
+    loaded = load_vocabulary(write(tmp_path, make_bpe_of_words()))
+    store = SimpleNamespace(kind="text", load_vocabulary=lambda: loaded)
+    options = PretrainOptions(masking="whole_word")
+    with pytest.raises(Refused, match=r"'whole_word', and the pieces of .* set it to token"):
+        open_examples(store, None, options, 64, 10)
 
 
 def make_panic() -> dict:
