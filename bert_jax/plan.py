@@ -266,7 +266,7 @@ def _make_budget(flags: PlanFlags, tpu_slice: Slice) -> Budget:
 
 def _spend(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
     """Choose what the budget buys, and show it."""
-    from bert_jax.logging import plots  # here: matplotlib takes half a second to import
+    from bert_jax.logging import plots  # imported here: matplotlib takes half a second
     from bert_jax.planning import budget_report
 
     request, screen = _read_budget(flags, config, log)
@@ -383,7 +383,7 @@ def _write_pictures(
 ) -> None:
     """Write the files of --plot_out and --hlo_out."""
     if flags.plot_out:
-        from bert_jax.logging import plots  # here: matplotlib takes half a second to import
+        from bert_jax.logging import plots  # imported here: matplotlib takes half a second
 
         plots.draw_rates(config, pathlib.Path(flags.plot_out))
     if flags.hlo_out and compiled:

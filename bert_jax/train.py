@@ -65,7 +65,8 @@ def _main(log: LibraryLog, flags: TrainFlags) -> int:
         logging.set_verbosity(logging.ERROR)
         config = flags.config.load()
         if flags.run.print_config:
-            from bert_jax.interop import warm_start  # here: other runs may read no checkpoint
+            # Imported here: other runs may read no checkpoint.
+            from bert_jax.interop import warm_start
 
             if config.budget:
                 raise Refused(
@@ -82,7 +83,7 @@ def _main(log: LibraryLog, flags: TrainFlags) -> int:
         trunk = parse_trunk(flags.branch) if flags.branch else None
         given, budget = flags.config.overrides, None
         if config.budget or any(each.path == "budget" for each in given):
-            from bert_jax.benchmarking import dial_run  # here: other runs measure nothing
+            from bert_jax.benchmarking import dial_run  # imported here: others measure nothing
 
             budget = dial_run.read_budget(config, flags.run.process.multihost)
         with run.prepare_process(flags.run, config.hosts, log) as (workdir, watchdog):

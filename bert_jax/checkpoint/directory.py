@@ -210,7 +210,7 @@ def copy(folder: epath.Path, target: epath.Path) -> None:
 
 
 class NoIntactCheckpoint(Refused):
-    """Signal that checkpoints exist, but none can be restored."""
+    """Signal that a run has begun, but none of its checkpoints can be restored."""
 
 
 def make_no_intact_checkpoint(directory: Folder, problems: Sequence[str]) -> NoIntactCheckpoint:

@@ -212,7 +212,7 @@ def compute_log_losses(
 
 def _student_t(degrees: float) -> float:
     """Return the half width of an interval of CONFIDENCE, in standard deviations."""
-    from scipy.special import stdtrit  # here: only a prediction waits for it
+    from scipy.special import stdtrit  # imported here: only a prediction needs it
 
     return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
 

@@ -57,7 +57,7 @@ class GivenConfig(Generic[config_lib.Kind]):
         """
         find = functools.partial(find_config, kind=self.kind)
         config = overrides.load(self.kind, self.place or default, find, self.overrides)
-        check_fields(config, "config")  # here: commands divide by sizes before they resolve
+        check_fields(config, "config")  # so early, as commands divide by sizes before they resolve
         return config
 
     def list_arguments(self) -> list[str]:
@@ -149,10 +149,10 @@ def preparing() -> Iterator[None]:
 
 
 def check_command_line(command: Command[Any] | Kinds) -> None:
-    """Exit after --help or on a wrong flag or environment variable; else call use_huge_pages.
+    """Print --help and exit, or exit on a wrong flag or environment variable.
 
-    A command calls this before it imports JAX, so that help and errors do not wait for slow
-    imports.
+    Otherwise call use_huge_pages, which may restart the process, and read_xla_flags. A command
+    calls this before it imports JAX, so that help and errors do not wait for slow imports.
     """
     if asks_for_help(sys.argv[1:]):
         sys.exit(run(command, lambda log, values: DONE, "nothing was changed"))
@@ -217,9 +217,9 @@ def check_jax_settings(environment: Mapping[str, str]) -> None:
 
 
 def read_xla_flags() -> None:
-    """Let XLA read XLA_FLAGS while its last words over a wrong flag still reach the screen.
+    """Make XLA parse XLA_FLAGS now.
 
-    XLA ends the process there; later, stderr goes to a file.
+    XLA ends the process on a bad flag, and its message would be lost once stderr goes to a file.
     """
     if os.environ.get("XLA_FLAGS"):
         from jaxlib import xla_client
@@ -241,6 +241,7 @@ def run(
     gives exit code 1 and a FloatingPointError (from the guard against bad steps) 3. `how_to_resume`
     is appended to the message of an OSError and of an interruption. When the reader of stdout has
     gone, a command with outlives_reader continues without output; others end with code 141.
+    `leave(code, message)` is called last and may end the process.
     """
     if argv is not None:
         sys.argv[1:] = argv
@@ -350,7 +351,7 @@ class RunFlags:
 
 
 def check_folder(workdir: str) -> None:
-    """Raise Refused if --workdir is no folder of this machine."""
+    """Raise Refused if --workdir is an address such as gs://BUCKET/PATH, not a local path."""
     if is_address(workdir):
         raise Refused(f"--workdir is {workdir}; give a folder on this machine for the runs")
 

@@ -1,6 +1,7 @@
-"""Compare, by value, the steps of two runs up to a given step, where a branch must not differ.
+"""Find the first step in which two runs differ.
 
-A branch from another run's checkpoint equals a run from step 0 with its config only if both configs
+A branch and its trunk must agree up to the step of the checkpoint that the branch begins with. A
+branch from another run's checkpoint equals a run from step 0 with its config only if both configs
 produce the same rows, masks, objective and learning rate in each step up to the checkpoint. Configs
 with different text may agree so far: phases may be cut, added or lengthened after the checkpoint, a
 decay may begin later, and a store with no share of the rows may be added.
@@ -29,7 +30,8 @@ _SCHEDULE = (
     *("learning_rate", "warmup_steps", "warmup_tokens", "decay", "decay_power", "decay_steps"),
     *("end_learning_rate", "decay_counts_warmup"),
 )
-# Groups of settings that change no weight, and single ones; the record pins stores and teacher.
+# Settings that affect no weight: groups, then single ones. Stores and the teacher are compared by
+# their digests instead.
 _FREE_GROUPS = ("checkpoint.", "eval.", "hosts.", "log.")
 _FREE = {"log_every_steps", "teacher", *(f"data.{name}" for name in OPTIONS_OF_A_RUN)}
 # Single settings that are compared step by step, as phases are.
@@ -60,7 +62,7 @@ class History:
         return str(self.record["store"]["digest"]).split(",")
 
     def list_starts(self, last_step: int) -> list[int]:
-        """List the steps before last_step after which a phase begins, 0 included."""
+        """List, for each phase that begins before last_step, the number of steps before it."""
         config = self.config
         starts = (config_lib.phase_start(config, index) for index in range(len(config.phases)))
         return [start for start in starts if start < last_step]
@@ -95,8 +97,9 @@ def find_first_difference(
 ) -> StepDifference | None:
     """Find the first step, from 1 to last_step, in which two runs differ; None if they agree.
 
-    `has_bad_steps`: whether the trunk discarded or skipped a step. If so, or with spike_sigmas, the
-    phases of both must begin after the same steps, as the guard's window begins with a phase.
+    `leaf` is the branch. `has_bad_steps`: whether the trunk discarded or left out a step. If so, or
+    with spike_sigmas, the phases of both must begin after the same steps, as the guard's window
+    begins with a phase.
     """
     differences = [
         *_compare_settings(trunk, leaf),

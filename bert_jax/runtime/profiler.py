@@ -43,7 +43,7 @@ def read_window(text: str) -> Window:
 def check_window(window: Window, total_steps: int) -> None:
     """Raise Refused if the run ends before the window does.
 
-    A window that lies behind is not refused, as the same command resumes the run.
+    A window that has passed is accepted, because the same command must resume the run.
     """
     if window.last > total_steps:
         raise Refused(

@@ -53,7 +53,8 @@ Run = TypeVar("Run", bound=RunConfig)
 
 FILE = "run.json"
 CHECKPOINTS = "checkpoints"  # folder in the workdir
-# Files in the workdir that a resumed run reads; those that show progress come last.
+# The records of a run in its workdir. Those that show progress come last, as fresh_start.quarantine
+# moves them in this order.
 RECORDS = (
     CHECKPOINTS,
     EVENTS,
@@ -86,7 +87,8 @@ class Provenance:
     learns: str  # kind of training, as shown and recorded: "pre-training"
     origins: Sequence[pathlib.Path]  # folders of the data; a run must not write there
     vocab_path: pathlib.Path  # the vocabulary's file
-    vocabulary: Mapping[str, Any]  # make_vocabulary_record of the workdir's copy
+    # Entry "vocabulary" of the record: make_vocabulary_record, or its PINNED fields from a store.
+    vocabulary: Mapping[str, Any]
     fixed: Mapping[str, Any]  # settings of the data and digests that a resumed run must keep
     details: Mapping[str, Any]  # entry "store" or "task" of the record: digests, the task's labels
 
@@ -200,7 +202,7 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
     record, path, task = _read(workdir), workdir / FILE, None
     run = parse_run(record, path)
     if _is_finetuning(record):
-        from bert_jax.tasks import task_layer  # here: pre-training has no task
+        from bert_jax.tasks import task_layer  # imported here: pre-training has none
 
         task = task_layer.from_json(record["task"] | {"options": record["config"]["data"]}, path)
         task = dataclasses.replace(task, null_threshold=_read_null_threshold(workdir))
@@ -213,7 +215,8 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
 
 def _read_null_threshold(workdir: pathlib.Path) -> float | None:
     """Read the null threshold that a SQuAD 2.0 run chose on its dev set; None without one."""
-    from bert_jax.tasks.task import THRESHOLD, THRESHOLD_FILE  # here: pre-training has no task
+    # Imported here: pre-training has no task.
+    from bert_jax.tasks.task import THRESHOLD, THRESHOLD_FILE
 
     path = workdir / PREDICTIONS / THRESHOLD_FILE
     if not path.is_file():

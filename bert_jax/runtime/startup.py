@@ -1,9 +1,10 @@
 """Join the processes of a multi-host run: wait for all, start jax.distributed, compare code.
 
-If a process is absent, jax.distributed aborts in C++ without naming it; it also misses differing
-process counts. So process 0 first counts the others on the coordinator's port, which jax takes over
-once all are present. Code and command are then compared over jax's coordination service. The first
-connections stay open: if one closes, the process at its other end has died.
+If a process is absent, jax.distributed aborts in C++ without naming it; nor does it notice that
+processes were started for different counts. So process 0 first counts the others on the
+coordinator's port, which jax takes over once all are present. Code and command are then compared
+over jax's coordination service. The first connections stay open: if one closes, the process at its
+other end has died.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ LINGER_SECS = 5.0  # time for which process 0 still answers after a refusal
 REPORT_AFTER_SECS = 15.0  # waiting time after which missing processes are logged
 SHUTDOWN_SECS = 600  # limit for others to wait for process 0, which plots and uploads at the end
 MAX_LINE_BYTES = 65536  # an answer may name a thousand hosts
-MAX_STRANGERS = 256  # most connections without an introduction; more drop the oldest
+MAX_STRANGERS = 256  # most connections without an introduction; beyond it, the oldest are dropped
 MAX_PROCESSES = 1 << 20
 MAX_PORT = 65535
 
@@ -139,7 +140,10 @@ class ProcessStart:
 
 
 def check_alike(starts: Sequence[ProcessStart]) -> None:
-    """Raise Refused if the code or command of a process differs from process 0; name the first."""
+    """Raise Refused if the code or command of a process differs from process 0's.
+
+    The error names the first process that differs.
+    """
     first = starts[0]
     for number, start in enumerate(starts):
         if start.code != first.code:

@@ -253,7 +253,10 @@ class Work:
 
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """Dispatch a step or wait for the devices, limited by config.hosts.stuck_step_secs."""
+        """Limit the dispatch of a step, or a wait for the devices, to config.hosts.stuck_step_secs.
+
+        The time counts as training.
+        """
         work = f"step {number}, or one of the two before it,"
         with self._watchdog.doing(work, self._hosts.stuck_step_secs), self.ledger.spent(TRAINING):
             yield

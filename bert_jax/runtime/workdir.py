@@ -265,7 +265,7 @@ def _fetch(bucket: Bucket, home: pathlib.Path) -> dict[str, int]:
 
     Return all names in the bucket. Raises Refused for a file that is larger than any of a run.
     """
-    from bert_jax.tasks.task import THRESHOLD_FILE  # here: pre-training has no task
+    from bert_jax.tasks.task import THRESHOLD_FILE  # imported here: pre-training has no task
 
     names = bucket.sizes()
     for path in home.iterdir():

@@ -102,7 +102,7 @@ def join_windows(kind: str, logits_RC: np.ndarray, windows_N: np.ndarray) -> np.
     For classes, the average is of log-probabilities; for numbers, of the numbers. A text with one
     window keeps its logits.
     """
-    from scipy import special  # here: --help and refusals do not need it
+    from scipy import special  # imported here: --help and refusals do not need it
 
     if len(logits_RC) == len(windows_N):
         return logits_RC

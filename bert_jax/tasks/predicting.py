@@ -96,7 +96,7 @@ def describe_count(total: int, unit: str, findings: Mapping[str, int]) -> str:
 
 def probabilities(logits_NC: np.ndarray) -> np.ndarray:
     """Compute the softmax over the classes, float64[N,C], rounded to six decimals."""
-    from scipy import special  # here: --help and refusals do not need it
+    from scipy import special  # imported here: --help and refusals do not need it
 
     return np.round(special.softmax(logits_NC.astype(np.float64), axis=-1), 6)
 

@@ -69,7 +69,7 @@ class TableTargets:
         if not self.names:
             values = logits[:, 0].astype(np.float64) * self.deviation + self.mean
             return {"prediction": [f"{value:.6g}" for value in values]}
-        from scipy import special  # here: --help and refusals do not need it
+        from scipy import special  # imported here: --help and refusals do not need it
 
         probabilities = special.softmax(logits.astype(np.float64), axis=1).max(axis=1)
         return {

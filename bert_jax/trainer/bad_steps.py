@@ -2,8 +2,8 @@
 
 A roll-back restores the newest checkpoint and advances its step number past the bad step, so the
 rows in between are skipped. Skipped ranges are written to left_out.json before the next step runs,
-so a run killed after a roll-back resumes identically. guard.py in train_step/ detects bad steps and
-keeps the state unchanged; loop.py performs the roll-back.
+so a run killed after a roll-back resumes identically. In train_step/, guard.py detects bad
+steps, and step.py and optimizers.py discard their updates; loop.py performs the roll-back.
 """
 
 import dataclasses

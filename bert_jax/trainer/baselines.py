@@ -37,8 +37,8 @@ def compute_unigram_mlm_loss(store: Store, batches: Sequence[HostBatch]) -> floa
 def compute_unigram_causal_loss(store: Store, batches: Sequence[HostBatch]) -> float:
     """Compute the next-token cross-entropy (nats) of training-split unigram frequencies.
 
-    Like compute_unigram_mlm_loss, but over the unmasked tokens of each row except the first. The
-    store has no count for [SEP], so its frequency is taken from these rows.
+    Like compute_unigram_mlm_loss, but over all tokens of each row but the first, with masked tokens
+    restored. The store has no count for [SEP], so its frequency is taken from these rows.
     """
     ids_N = np.concatenate([list_next_tokens(batch) for batch in batches])
     separator = store.special_ids["sep"]
@@ -50,7 +50,7 @@ def compute_unigram_causal_loss(store: Store, batches: Sequence[HostBatch]) -> f
 
 
 def list_next_tokens(batch: HostBatch) -> np.ndarray:
-    """Return all tokens except the first of each row, for unpacked rows: int32[N]."""
+    """Return all tokens of each unpacked row but the first, with masked ones restored: int32[N]."""
     return restore_masked(batch)["input_ids"][:, 1:][batch["input_mask"][:, 1:] > 0]
 
 

@@ -65,7 +65,11 @@ class Feed(Protocol):
     def train_batches(
         self, index: int, first_step: int, rows: np.ndarray
     ) -> Generator[HostBatch, None, None]:
-        """Yield this process's rows of each batch of a phase, from a step within it to its last."""
+        """Yield the batches of phase `index` from `first_step` to the phase's end.
+
+        Steps count from 0 within the phase. `rows`, int[n], are this process's row indices in the
+        global batch; arrays have n rows.
+        """
 
     def locate_step(self, step: int) -> StepRows:
         """Find the rows of a step, counted from 1 over all phases."""
@@ -73,11 +77,14 @@ class Feed(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class RunPhase:
-    """Hold what is known of a phase before its first step, and the scoring of its evaluations."""
+    """Hold a phase's counts, baselines and held-out batches, computed before its first step.
+
+    Two functions score and print its evaluations.
+    """
 
     examples_per_row: float  # the mean over the rows of a batch
     per_step: dict[str, float]  # estimated counts (tokens, examples), named as in summary.json
-    baseline: dict[str, float]  # scores of a context-free model, named as in the records
+    baseline: dict[str, float]  # scores without a network, named as in the records
     heldout_examples: int
     heldout_batches: Sequence[HostBatch]  # global batches, the same in every evaluation
     score: Callable[[Sequence[Any]], dict[str, float]]  # results of eval_step per batch -> scores
@@ -329,7 +336,7 @@ class StoreFeed:
     def train_batches(
         self, index: int, first_step: int, rows: np.ndarray
     ) -> Generator[HostBatch, None, None]:
-        """Yield this process's rows of each batch of a phase, from a step within it to its last."""
+        """Yield this process's rows of each batch of a phase; see Feed."""
         phase = self.config.phases[index]
         return batches.train_batches(
             self.open_source(index),

@@ -293,7 +293,7 @@ def copy_records(trunk: Trunk, home: pathlib.Path) -> None:
     Raises:
       DamagedFile: a record of the trunk is damaged.
     """
-    from bert_jax.interop import load  # here: other runs read no other run
+    from bert_jax.interop import load  # imported here: most runs read no other run
 
     with load.open_workdir(trunk.run) as source:
         for name, read in ((METRICS, read_lines), (BAD_STEPS, read_records)):
@@ -315,7 +315,7 @@ def publish(trunk: Trunk, folder: pathlib.Path) -> None:
       Refused: no run can branch from the checkpoint, or a copied array is damaged.
       OSError: a file cannot be read or written.
     """
-    from bert_jax.interop import load  # here: other runs read no other run
+    from bert_jax.interop import load  # imported here: most runs read no other run
 
     record = _read_trunk(trunk, "--from")["run"]
     name, step = record["vocabulary"]["file"], str(trunk.step)

@@ -1,7 +1,7 @@
 """Prepare a phase before its first step: example counts, held-out batches and baselines.
 
-The baselines are the scores, on the same held-out predictions, of models without context or of
-counts: a uniform guess, token frequencies, and counts of the two neighboring tokens.
+The baselines score the same predictions without a network: a uniform guess, token frequencies, and
+counts of two nearby tokens (both neighbors of a masked token, the two before it in a causal model).
 
 The data are checked too: true next sentences must share more words with the sentence before them
 than random ones, and a masked token's neighbors must predict it better than word frequencies.
@@ -89,7 +89,7 @@ def count_phase(
 ) -> RunPhase:
     """Build the held-out batches of a phase, their counts and the objective's baselines.
 
-    Raises Refused if the objective predicts next sentences and the training split has no labels.
+    Raises Refused if the objective predicts next sentences and check_next_sentences refuses.
     """
     phase, source = feed.config.phases[index], feed.open_source(index)
     parts = [_count_heldout(feed, index, k, objective, show) for k in range(len(feed.stores))]
@@ -143,7 +143,9 @@ def find_in_data(feed: StoreFeed, phases: Sequence[RunPhase]) -> list[Finding]:
     return findings
 
 
-_MIXED_EXAMPLES = 1e6  # scale of the sums over several stores; cancels in the means
+# Scale of the sums over several stores; cancels in the means. It is large, so that the lower limits
+# of the divisors in compute_means have no effect.
+_MIXED_EXAMPLES = 1e6
 
 
 def _count_heldout(
@@ -194,7 +196,7 @@ def estimate_step(
 
 
 def check_next_sentences(feed: StoreFeed, index: int) -> None:
-    """Raise Refused if no row of a phase has a label, or all labels are the same."""
+    """Raise Refused if a phase's first 1,024 rows have no labels, or 32 or more, all equal."""
     rows = feed.first_rows(index, _LABELED_ROWS)
     labels_N = rows["next_sentence_labels"][rows["next_sentence_weights"] > 0]
     labels = np.unique(labels_N)
@@ -392,11 +394,11 @@ def share_words(
     example_BS: np.ndarray,
     counts_V: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute, for each sentence pair, the share of B's distinct words that also occur in A.
+    """Compute the share of B's distinct words also in A, for each pair whose B has counted words.
 
     Shapes: int[B,S] three times, int[V] counts of tokens -> int64[M], float64[M]. example_BS
     numbers the examples of a row from 1 and is 0 for padding. The first result identifies each
-    example by row * S + number - 1. The most frequent tokens are ignored.
+    example by row * S + number - 1. The most frequent tokens are not counted.
     """
     rows, seq_len = ids_BS.shape
     is_frequent_V = np.zeros(len(counts_V), bool)

@@ -179,7 +179,10 @@ class TrainingRun:
         data_check: DataCheck,
         started_step: int,
     ) -> None:
-        """Open the programs and the listeners; `start` follows, with the state of started_step."""
+        """Prepare to compile, and open the record files.
+
+        Call `start` next, with the state of `started_step`.
+        """
         self.setup, self.stop, self.work = setup, stop, work
         self.checkpoints, self.data_check = checkpoints, data_check
         self.started_step = started_step
@@ -192,7 +195,10 @@ class TrainingRun:
         self._has_state = False
 
     def start(self, state: TrainState, progress: Progress) -> None:
-        """Begin at a restored or initial state, after skipped ranges; also after a roll-back."""
+        """Begin at a restored or initial state, past the steps that earlier roll-backs left out.
+
+        Called again after a roll-back.
+        """
         for listener in self.listeners:
             listener.on_start(int(state.step))
         self.state = self.bad_steps.resume(state, progress, self.setup.parts.shardings)

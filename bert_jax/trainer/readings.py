@@ -146,7 +146,10 @@ class StepReader:
             running.end_interval()
 
     def record_ended(self, running: RunningPhase, step: int) -> None:
-        """Log the restored interval if `step` ends an objective, as at the start of a branch."""
+        """Log the metrics restored from a checkpoint if `step` is the last with this objective.
+
+        Only a branch then has any: its trunk went on with the objective, so it had not logged them.
+        """
         if self._progress.interval and self._ends_objective(running, step):
             self._record_interval(running, step)
 

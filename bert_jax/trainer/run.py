@@ -77,10 +77,10 @@ def join_processes(flags: ProcessFlags, hosts: HostsConfig, log: LibraryLog) -> 
 
 
 def leave(code: int, message: str) -> None:
-    """End the process after an error, without the waits of a normal exit; otherwise return.
+    """End the process at once after an error.
 
-    A normal exit would wait for the other processes, or five minutes for Orbax. Returns if there is
-    no message, and in a single process unless `code` is FAILED.
+    A normal exit would wait for the other processes, or up to five minutes for Orbax. Returns
+    instead if `message` is empty, or in a single-process run unless `code` is FAILED.
     """
     if not message or (processes.count() == 1 and code != exit_codes.FAILED):
         processes.say_goodbye()
@@ -148,7 +148,8 @@ def _plot_curves(setup: Setup) -> str:
     """Plot the curves; return the path or the error, as a failed plot must not fail the run."""
     if jax.process_index() > 0:
         return ""
-    from bert_jax.logging import plots  # here: matplotlib takes a sixth of the time to start
+    # Imported here: matplotlib takes a sixth of the time to start.
+    from bert_jax.logging import plots
 
     try:
         with setup.screen.spinning("drawing the curves"):

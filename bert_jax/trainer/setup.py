@@ -109,7 +109,7 @@ def build_setup(
     """
     began = time.time() if began is None else began
     if config.init or config.teacher:
-        # Here: other runs read no checkpoint.
+        # Imported here: only these runs begin with other weights, or have a teacher.
         from bert_jax.interop import pretrained, warm_start
         from bert_jax.interop import teacher as teacher_lib
     storage = workdir if isinstance(workdir, Workdir) else workdir_lib.open_local_workdir(workdir)

@@ -36,7 +36,8 @@ class Signer:
     """Make signatures of documents folded by dedup.fold_text."""
 
     def __init__(self) -> None:
-        import datasketch  # here: the import takes half a second, and most builds do not need it
+        # Imported here: it takes half a second, and most builds do not need it.
+        import datasketch
 
         self._empty = datasketch.MinHash(SIGNATURE_SIZE, seed=_SEED, hashfunc=int)
 

@@ -51,7 +51,8 @@ def count_predictions(length_B: np.ndarray, text_B: np.ndarray, rules: MaskRules
     length_B counts all tokens of a row, text_B those that are not special. Halves are rounded to
     the nearest even number, like Python's round.
 
-    Shapes: int[B], int[B] -> int64[B], at least 1, at most max_predictions_per_seq and text_B.
+    Shapes: int[B], int[B] -> int64[B], from 1 (0 if text_B is 0) to the smaller of
+    max_predictions_per_seq and text_B.
     """
     wanted_B = np.maximum(np.rint(length_B * rules.masked_lm_prob).astype(np.int64), 1)
     return np.minimum(wanted_B, np.minimum(rules.max_predictions_per_seq, text_B))
@@ -81,8 +82,8 @@ def mask_rows(
 
     Of the chosen tokens 80% become [MASK], 10% stay, 10% become any id, unless the rules have
     other shares. Each draw depends only on the row's key and the position, and with weights_V also
-    on the row's tokens. With whole words, slots stay unused if all remaining words are too long;
-    with single tokens, only if all remaining tokens have weight 0.
+    on the row's tokens. Single tokens always fill the slots that count_predictions counts; whole
+    words may fill fewer, when no remaining word fits. Other slots are unused.
 
     Shapes: int32[B,S] (changed), bool[B,S] False at [CLS], [SEP] and padding, int[B] the number of
     tokens, uint64[B] -> Masks of B rows and P slots.

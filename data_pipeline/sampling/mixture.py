@@ -26,7 +26,10 @@ class Schedule:
     quotas_K: np.ndarray  # int64: rows of each store in the period
 
     def locate(self, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the store of each row, and the number of earlier rows from the same store."""
+        """Return the store of each row, and the number of earlier rows from the same store.
+
+        Shapes: int[B] -> int64[B], int64[B].
+        """
         period_B, rest_B = np.divmod(np.asarray(rows_B, np.int64), len(self.store_P))
         store_B = self.store_P[rest_B]
         return store_B, period_B * self.quotas_K[store_B] + self.earlier_P[rest_B]
@@ -115,7 +118,10 @@ def chain(schedules: Sequence[tuple[int, Schedule]]) -> tuple[Stretch, ...]:
 def find_stores(
     stretches: Sequence[Stretch], positions: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the store of each position, and the position in the stream of that store."""
+    """Return the store of each position, and the position in the stream of that store.
+
+    Shapes: int[B] -> int64[B], int64[B].
+    """
     positions = np.asarray(positions, np.int64)
     starts = [stretch.start for stretch in stretches]
     stretch_B = np.searchsorted(starts, positions, side="right") - 1
@@ -133,14 +139,17 @@ class MixedSource(ExampleSource):
     def __init__(
         self, sources: Sequence[ExampleSource], stretches: Sequence[Stretch], weights_K: np.ndarray
     ) -> None:
-        """Mix one source per store, all of one shape; means are weighted by float64[K] shares."""
+        """Mix one source per store, all of one shape.
+
+        `weights_K`, float64[K], are the stores' shares, which weight the mean_* properties.
+        """
         first = sources[0]
         self.shape, self.options, self.special_ids = first.shape, first.options, first.special_ids
         self.sources, self.stretches, self.weights_K = sources, stretches, weights_K
 
     @property
     def mean_rows_per_epoch(self) -> float:
-        """Return the number of rows after which the first store has been read completely."""
+        """Return how many rows it takes until one store, the first to finish, was read once."""
         return min(
             source.mean_rows_per_epoch / weight
             for source, weight in zip(self.sources, self.weights_K.tolist(), strict=True)
@@ -152,7 +161,7 @@ class MixedSource(ExampleSource):
         return float(self.weights_K @ [source.mean_examples_in_row for source in self.sources])
 
     def rows_in_epoch(self, epoch: int) -> int:
-        """Return the rows after which the first store has been read once, in any epoch."""
+        """Return mean_rows_per_epoch, rounded down, but at least 1; equal for every epoch."""
         del epoch
         return max(1, int(self.mean_rows_per_epoch))
 

@@ -11,7 +11,11 @@ from data_pipeline.spec.schema import RowShape
 
 
 class ExampleSource(abc.ABC):
-    """Stream rows endlessly, epoch after epoch; each position is an index within an epoch."""
+    """Stream rows endlessly, epoch after epoch.
+
+    A position counts rows from the start of the stream; `locate` turns it into an epoch and an
+    index within that epoch.
+    """
 
     shape: RowShape  # sizes of a row, and its fields with dtypes and dimensions
     options: PretrainOptions  # how rows are sampled, made and kept in memory
@@ -60,7 +64,10 @@ class ExampleSource(abc.ABC):
         return batch
 
     def find_parts(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return each row's part (epoch, or store of a mixture), and its index within the part."""
+        """Return each row's part, its epoch (in a mixture, its store), and its index there.
+
+        Shapes: int64[B] -> int64[B], int64[B].
+        """
         return self.locate(positions)
 
     @abc.abstractmethod

@@ -1,7 +1,8 @@
 """Make rows of pre-training batches as a pure function of their position in an endless stream.
 
 Position p of the stream is index i of epoch e; epochs follow each other without a gap. Epoch e uses
-the examples of walk e mod dupe_factor, with new order, masks and truncation.
+the examples of walk e mod dupe_factor. Every epoch has a new order and, unless
+options.new_masks_each_epoch is off, new masks and truncation.
 """
 
 import dataclasses

@@ -183,7 +183,9 @@ def walk_block(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Find the chunks of the sentences between the first and the last bound.
 
-    Returns each chunk's first sentence, document and number of sentences, as in Walk.
+    `bounds_G`, int64[G+1], are document starts that no chunk may cross; the last is the end of the
+    block. Returns each chunk's first sentence (uint32[N]), document (uint32[N]) and number of
+    sentences (uint16[N]).
     """
     block = _open_block(split, rules, int(bounds_G[0]), int(bounds_G[-1]))
     start, end = bounds_G[:-1] - block.base, bounds_G[1:] - block.base

@@ -1,4 +1,4 @@
-"""Count the K walks of a split once, and build each walk when an epoch needs it."""
+"""Count the dupe_factor walks of a split once, and build each when an epoch needs it."""
 
 import contextlib
 import dataclasses
@@ -97,7 +97,10 @@ class PlannedWalk:
 
 @dataclasses.dataclass(frozen=True)
 class WalkFacts:
-    """Hold counts of the walks of a split, known before any of them is built; a sidecar's keys."""
+    """Hold the number of examples and rows of each walk, and random_share.
+
+    They are saved as JSON in the store, so later starts need not build all walks to count them.
+    """
 
     random_share: Annotated[float, 0.0, 1.0]  # WalkRules.random_share
     examples: tuple[Annotated[int, 1, MAX_COUNT], ...]  # each walk's
