@@ -71,7 +71,7 @@ def _main(log: LibraryLog, flags: FinetuneFlags) -> int:
         profiled = profiler.read_window(steps) if steps else None
         with run.prepare_process(flags.run, config.hosts, log) as (workdir, watchdog):
             setup = finetuning.build_finetuning(config, workdir, profiled=profiled, began=began)
-    return run.train(setup, watchdog, "bert_jax.finetune", _finish)
+    return run.train_to_exit_code(setup, watchdog, "bert_jax.finetune", _finish)
 
 
 def _finish(setup: Setup, summary: dict[str, Any]) -> None:

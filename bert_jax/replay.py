@@ -119,7 +119,7 @@ def _main(log: LibraryLog, flags: ReplayFlags) -> int:
             home = workdir_lib.fetch_workdir(workdir, pathlib.Path(folder)).home
             run = run_record.read(home)
             if flags.bad:
-                return _show_bad(console, bad_steps.read(home), bad_steps.read_skipped(home))
+                return _show_bad(console, bad_steps.read(home), bad_steps.read_left_out(home))
         most = None if flags.rows == "all" else int(flags.rows)
         total = config_lib.total_steps(run.config)
         if flags.step is None or not 1 <= flags.step <= total:
@@ -170,7 +170,7 @@ def _show_step(
 
 
 def _show_bad(
-    console: Console, lines: list[dict[str, Any]], ranges: list[bad_steps.SkippedRange]
+    console: Console, lines: list[dict[str, Any]], ranges: list[bad_steps.LeftOutRange]
 ) -> int:
     for line in lines:
         rows = line["rows"]
@@ -178,9 +178,9 @@ def _show_bad(
             f"step {line['step']:,}: {line['reason']}; rows {rows['first']:,} to {rows['last']:,} "
             f"of phase {line['phase']}'s stream, {json.dumps(rows['epochs'])}"
         )
-    for skipped in ranges:
-        steps = f"steps {skipped.after_step + 1:,} to {skipped.through_step:,}"
-        console.print(f"{steps} were skipped: {skipped.reason}")
+    for left in ranges:
+        steps = f"steps {left.after_step + 1:,} to {left.through_step:,}"
+        console.print(f"{steps} were skipped: {left.reason}")
     if not lines and not ranges:
         console.print("no step was bad")
     return 0

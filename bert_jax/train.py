@@ -94,7 +94,7 @@ def _main(log: LibraryLog, flags: TrainFlags) -> int:
             kept = overrides.find_kept_settings(config, given)
             rows = [*kept, *setup.data_rows]
             setup = dataclasses.replace(setup, data_rows=rows)
-    return run.train(setup, watchdog, "bert_jax.train", _finish)
+    return run.train_to_exit_code(setup, watchdog, "bert_jax.train", _finish)
 
 
 def _finish(setup: Setup, summary: dict[str, Any]) -> None:

@@ -146,14 +146,14 @@ def _list_settings(history: History) -> dict[str, Any]:
     }
 
 
-def _list_stretches(trunk: History, leaf: History, last_step: int) -> Iterator[tuple[int, int]]:
+def _list_step_ranges(trunk: History, leaf: History, last_step: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of steps (steps before, last step) within a single phase of each run."""
     starts = sorted({*trunk.list_starts(last_step), *leaf.list_starts(last_step)})
     yield from itertools.pairwise([*starts, last_step])
 
 
 def _compare_phases(trunk: History, leaf: History, last_step: int) -> Iterator[StepDifference]:
-    for start, _ in _list_stretches(trunk, leaf, last_step):
+    for start, _ in _list_step_ranges(trunk, leaf, last_step):
         before, now = (_list_phase_values(each.config, start + 1) for each in (trunk, leaf))
         index = config_lib.phase_of_step(leaf.config, start + 1)
         for key, value in now.items():
@@ -178,7 +178,7 @@ def _compare_rows(trunk: History, leaf: History, last_step: int) -> Iterator[Ste
     Within a range of steps both sequences of stores have periods of at most PARTS rows, so they
     agree everywhere if they agree in the first 2 * PARTS rows (theorem of Fine and Wilf).
     """
-    for start, end in _list_stretches(trunk, leaf, last_step):
+    for start, end in _list_step_ranges(trunk, leaf, last_step):
         index = config_lib.phase_of_step(leaf.config, start + 1)
         batch_size = leaf.config.phases[index].batch_size
         rows = min((end - start) * batch_size, 2 * PARTS)

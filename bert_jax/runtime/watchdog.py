@@ -58,16 +58,16 @@ class Watchdog:
         self._threads: list[threading.Thread] = []
         self._stacks: IO[bytes] | None = None
         self._path: pathlib.Path | None = None
-        self._screen = 2
+        self._stacks_fd = 2
         self._say: Callable[[str], None] = print
 
-    def begin(self, screen: int, say: Callable[[str], None]) -> None:
-        """Start watching; write stacks to the file descriptor `screen` and messages to `say`.
+    def begin(self, stacks_fd: int, say: Callable[[str], None]) -> None:
+        """Start watching; write stacks to the file descriptor `stacks_fd`, messages with `say`.
 
-        Stacks requested by SHOW_STACKS also go to `screen`, which operators of a pod can read.
+        Stacks requested by SHOW_STACKS also go to `stacks_fd`, which operators of a pod can read.
         """
-        self._screen, self._say = screen, say
-        faulthandler.register(SHOW_STACKS, screen)
+        self._stacks_fd, self._say = stacks_fd, say
+        faulthandler.register(SHOW_STACKS, stacks_fd)
         targets = [self._watch]
         if processes.are_joined():
             watch = processes.watch_connections
@@ -176,7 +176,7 @@ class Watchdog:
             self._stacks.write(heading.encode())
             self._stacks.flush()
             faulthandler.dump_traceback(self._stacks)
-        faulthandler.dump_traceback(self._screen)
+        faulthandler.dump_traceback(self._stacks_fd)
 
     def _locate_stacks(self) -> str:
         return "" if self._path is None else f"; the stacks of all threads are in {self._path}"

@@ -2,9 +2,9 @@
 
 In: a resolved config, a store (or a task's examples) and a workdir. Out: checkpoints, records and
 an exit code. bert_jax.train and bert_jax.finetune call it in this order:
-setup builds and checks the run, run.train turns its end into an exit code, loop trains.
+setup builds and checks the run, run.train_to_exit_code turns its end into one, loop trains.
 loop uses compile (the jitted step), feed and prefetch (batches), data_check (digests of the store's
-files), readings (results and times of steps), heldout and baselines (evaluation, and the scores of
-models without context), bad_steps (roll-backs), summary (the first block on the screen).
+files), readings (results and times of steps), heldout and baselines (evaluation, and scores without
+a network), bad_steps (roll-backs), summary (the first block on the screen).
 fresh_start protects the records of a lost run, and begins a branch of another run.
 """

@@ -1,8 +1,8 @@
 """Record bad steps in bad_steps.jsonl and decide whether the run continues, rolls back or stops.
 
 A roll-back restores the newest checkpoint and advances its step number past the bad step, so the
-rows in between are skipped. Skipped ranges are written to left_out.json before the next step runs,
-so a run killed after a roll-back resumes identically. In train_step/, guard.py detects bad
+rows in between are left out. Ranges left out are written to left_out.json before the next step
+runs, so a run killed after a roll-back resumes identically. In train_step/, guard.py detects bad
 steps, and step.py and optimizers.py discard their updates; loop.py performs the roll-back.
 """
 
@@ -59,10 +59,10 @@ class RollBack(Exception):
 
 
 class BadSteps:
-    """Report, record and skip the bad steps of a run in step order; process 0 alone writes."""
+    """Report, record and leave out the bad steps of a run in step order; process 0 alone writes."""
 
     def __init__(self, storage: Workdir, config: RunConfig, feed: Feed, screen: Screen) -> None:
-        """Read the skipped ranges on process 0 and broadcast them; call `resume` next.
+        """Read the ranges left out on process 0 and broadcast them; call `resume` next.
 
         Other processes' local copies of a workdir in a bucket may be stale.
         """
@@ -72,20 +72,20 @@ class BadSteps:
         self._is_writer = processes.number() == 0
         text = processes.ask_first(
             f"what {LEFT_OUT} says",
-            lambda: json.dumps([dataclasses.asdict(each) for each in read_skipped(storage.home)]),
+            lambda: json.dumps([dataclasses.asdict(each) for each in read_left_out(storage.home)]),
             config.hosts.start_secs,
         )
-        self._skipped = parse_record(json.loads(text), list[SkippedRange], LEFT_OUT)
+        self._left_out = parse_record(json.loads(text), list[LeftOutRange], LEFT_OUT)
 
     def resume(self, state: TrainState, progress: Progress, shardings: TrainState) -> TrainState:
         """Continue with a restored state and its counters; delete the records of later steps.
 
-        If earlier roll-backs to this state skipped steps, its step number advances past them. If
+        If earlier roll-backs to this state left out steps, its step number advances past them. If
         the first step of a phase is among them, the guard's window starts empty.
         """
         self._progress = progress
         step = int(state.step)
-        through = [skipped.through_step for skipped in self._skipped if skipped.after_step == step]
+        through = [each.through_step for each in self._left_out if each.after_step == step]
         last = max([step, *through])
         progress.left_out_steps += last - step
         if self._is_writer and (self._workdir / BAD_STEPS).exists():
@@ -97,21 +97,21 @@ class BadSteps:
         number = jax.device_put(jnp.int32(last), shardings.step)
         return dataclasses.replace(state, step=number, guard=window)
 
-    def skip(self, after_step: int, roll: RollBack) -> None:
-        """Skip the steps after a checkpoint up to and including the bad one.
+    def leave_out(self, after_step: int, roll: RollBack) -> None:
+        """Leave out the steps after a checkpoint up to and including the bad one.
 
         Raises FloatingPointError after too many roll-backs to one step.
         """
-        rolls = 1 + sum(skipped.after_step == after_step for skipped in self._skipped)
+        rolls = 1 + sum(each.after_step == after_step for each in self._left_out)
         if rolls >= self._config.guard.most_in_a_row:
             why = (
                 f"this is roll-back {rolls} to step {after_step} "
                 f"(config.guard.most_in_a_row is {self._config.guard.most_in_a_row})"
             )
             raise self.make_error(roll.step, 1, roll.reason, why)
-        self._skipped.append(SkippedRange(after_step, roll.step, roll.reason))
+        self._left_out.append(LeftOutRange(after_step, roll.step, roll.reason))
         if self._is_writer:
-            write_skipped(self._workdir, self._skipped)
+            write_left_out(self._workdir, self._left_out)
         self._screen.print(
             f"back at the weights of step {after_step:,}; steps {after_step + 1:,} to "
             f"{roll.step:,} are skipped, the run resumes with step {roll.step + 1:,}",
@@ -214,27 +214,27 @@ def _find_reason(numbers: Mapping[str, float], values: Mapping[str, dict[str, An
 
 
 @dataclasses.dataclass(frozen=True)
-class SkippedRange:
-    """Hold the steps skipped after a checkpoint, up to and including a bad step."""
+class LeftOutRange:
+    """Hold the steps left out after a checkpoint, up to and including a bad step."""
 
     after_step: int
     through_step: int
     reason: str
 
 
-def read_skipped(workdir: pathlib.Path) -> list[SkippedRange]:
-    """Read the ranges of steps that a run has skipped, oldest first; DamagedFile if damaged."""
+def read_left_out(workdir: pathlib.Path) -> list[LeftOutRange]:
+    """Read the ranges of steps that a run left out, oldest first; DamagedFile if damaged."""
     path = workdir / LEFT_OUT
     if not path.exists() and not path.is_symlink():
         return []
     try:
         ranges = small_files.parse_json(small_files.read_bytes(path, workdir), path)
-        return parse_record(ranges, list[SkippedRange], path)
+        return parse_record(ranges, list[LeftOutRange], path)
     except DamagedFile as error:
         hint = "put the file of this run back, or give another --workdir"
         raise DamagedFile(f"{error}; {hint}") from None
 
 
-def write_skipped(workdir: pathlib.Path, ranges: Sequence[SkippedRange]) -> None:
-    """Write the skipped ranges of a run."""
-    write_json(workdir / LEFT_OUT, [dataclasses.asdict(skipped) for skipped in ranges])
+def write_left_out(workdir: pathlib.Path, ranges: Sequence[LeftOutRange]) -> None:
+    """Write the ranges of steps that a run left out."""
+    write_json(workdir / LEFT_OUT, [dataclasses.asdict(each) for each in ranges])

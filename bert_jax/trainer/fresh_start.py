@@ -106,7 +106,7 @@ def _list_steps(path: pathlib.Path) -> list[object]:
     if path.name == goodput.FILE:
         return [entry.step for attempt in goodput.read_attempts(path) for entry in attempt]
     if path.name == LEFT_OUT:
-        return [skipped.through_step for skipped in bad_steps.read_skipped(path.parent)]
+        return [each.through_step for each in bad_steps.read_left_out(path.parent)]
     record = small_files.read_object(path)
     if path.name == SUMMARY:
         return [record.get("steps", 0)]
@@ -288,7 +288,7 @@ def _read_trunk(trunk: Trunk, flag: str = "--branch") -> dict[str, Any]:
 
 
 def copy_records(trunk: Trunk, home: pathlib.Path) -> None:
-    """Copy the trunk's metrics, bad steps and skipped ranges, up to the step of the branch.
+    """Copy the trunk's metrics, bad steps and ranges left out, up to the step of the branch.
 
     Raises:
       DamagedFile: a record of the trunk is damaged.
@@ -301,9 +301,9 @@ def copy_records(trunk: Trunk, home: pathlib.Path) -> None:
             if lines:
                 text = "".join(f"{json.dumps(line)}\n" for line in lines)
                 write_file(home / name, text.encode())
-        ranges = bad_steps.read_skipped(source.home)
+        ranges = bad_steps.read_left_out(source.home)
         if earlier := [each for each in ranges if each.through_step <= trunk.step]:
-            bad_steps.write_skipped(home, earlier)
+            bad_steps.write_left_out(home, earlier)
 
 
 def publish(trunk: Trunk, folder: pathlib.Path) -> None:

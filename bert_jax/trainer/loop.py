@@ -61,15 +61,15 @@ def train(setup: Setup, watchdog: Watchdog | None = None) -> dict[str, Any]:
     watchdog = watchdog or Watchdog()
     with stop.noted(), setup.screen.spinning("starting the run"):
         try:
-            return _train(setup, stop, watchdog)
+            return _train_phases(setup, stop, watchdog)
         except NoIntactCheckpoint:
             if not setup.config.checkpoint.fresh:
                 raise
         # The records of the lost run are moved to before-fresh-N/.
-        return _train(claim_workdir(RunStart(begins_anew=True), setup), stop, watchdog)
+        return _train_phases(claim_workdir(RunStart(begins_anew=True), setup), stop, watchdog)
 
 
-def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
+def _train_phases(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
     with open_run(setup, stop, watchdog) as run:
         while not run.is_done:
             try:
@@ -239,10 +239,10 @@ class TrainingRun:
         self.index += 1
 
     def roll_back(self, bad: RollBack) -> None:
-        """Restore the newest checkpoint, and skip the steps up to and including the bad one."""
+        """Restore the newest checkpoint, and leave out the steps from there through the bad one."""
         self._free_state()
         state, progress = _restore_or_initialize(self.setup, self.checkpoints, self.work)
-        self.bad_steps.skip(int(state.step), bad)
+        self.bad_steps.leave_out(int(state.step), bad)
         self.setup.storage.publish()  # a run killed after this resumes identically
         self.start(state, progress)
 

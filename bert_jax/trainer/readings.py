@@ -38,7 +38,7 @@ class Progress:
     input_wait_secs: float = 0.0  # part of that time in which devices waited for a batch
     skipped_steps: int = 0  # bad steps, whose updates were discarded
     bad_in_a_row: int = 0  # bad steps since the last good one
-    left_out_steps: int = 0  # steps skipped after roll-backs
+    left_out_steps: int = 0  # steps that roll-backs left out
     evaluated_step: int = 0  # step of the last evaluation; a stop postpones one that is due
 
 

@@ -35,8 +35,8 @@ def prepare_process(
     """Join the other processes and open the workdir; build the run inside this context.
 
     When the context exits, logs, stacks of a hung process and compiled programs start to go to the
-    workdir. Pass the watchdog to `train`, which closes it. The first check that fails raises
-    Refused or OSError.
+    workdir. Pass the watchdog to train_to_exit_code, which closes it. The first check that fails
+    raises Refused or OSError.
     """
     log.hold()
     if flags.process.multihost:
@@ -94,7 +94,7 @@ def leave(code: int, message: str) -> None:
 Finish = Callable[[Setup, dict[str, Any]], None]
 
 
-def train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
+def train_to_exit_code(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
     """Train until the end or a stop signal; return the exit code of the process.
 
     `entry` is the module that resumes the run with `python -m`. `finish` receives the summary of a

@@ -222,7 +222,7 @@ def check_start(
             jsonl.read_metrics(storage.home / METRICS)
             bad_steps.read(storage.home)
             goodput.read_attempts(storage.home / goodput.FILE)
-            bad_steps.read_skipped(storage.home)
+            bad_steps.read_left_out(storage.home)
         done = _find_done_steps(storage, total)
     if trunk is not None and done is None:
         own = run_record.build_record(config, provenance)

@@ -89,7 +89,7 @@ def _round_to_parts(weights: Sequence[float]) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class Stretch:
+class ScheduleSpan:
     """Hold a schedule that begins at position `start`, where store k is at its row first_K[k]."""
 
     start: int
@@ -97,39 +97,39 @@ class Stretch:
     first_K: np.ndarray  # int64
 
 
-def chain(schedules: Sequence[tuple[int, Schedule]]) -> tuple[Stretch, ...]:
+def chain(schedules: Sequence[tuple[int, Schedule]]) -> tuple[ScheduleSpan, ...]:
     """Concatenate schedules, given as (rows, schedule) pairs; the last schedule never ends.
 
     No store skips or repeats a row where the schedule changes. Equal neighbors are merged.
     """
-    stretches: list[Stretch] = []
+    spans: list[ScheduleSpan] = []
     start = 0
     for rows, schedule in schedules:
-        if not stretches:
-            stretches = [Stretch(0, schedule, np.zeros_like(schedule.quotas_K))]
-        elif schedule is not stretches[-1].schedule:
-            last = stretches[-1]
+        if not spans:
+            spans = [ScheduleSpan(0, schedule, np.zeros_like(schedule.quotas_K))]
+        elif schedule is not spans[-1].schedule:
+            last = spans[-1]
             first_K = last.first_K + last.schedule.count(start - last.start)
-            stretches.append(Stretch(start, schedule, first_K))
+            spans.append(ScheduleSpan(start, schedule, first_K))
         start += rows
-    return tuple(stretches)
+    return tuple(spans)
 
 
 def find_stores(
-    stretches: Sequence[Stretch], positions: np.ndarray
+    spans: Sequence[ScheduleSpan], positions: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the store of each position, and the position in the stream of that store.
 
     Shapes: int[B] -> int64[B], int64[B].
     """
     positions = np.asarray(positions, np.int64)
-    starts = [stretch.start for stretch in stretches]
-    stretch_B = np.searchsorted(starts, positions, side="right") - 1
+    starts = [span.start for span in spans]
+    span_B = np.searchsorted(starts, positions, side="right") - 1
     store_B, own_B = np.empty_like(positions), np.empty_like(positions)
-    for number, stretch in enumerate(stretches):
-        is_in = stretch_B == number
-        stores, earlier = stretch.schedule.locate(positions[is_in] - stretch.start)
-        store_B[is_in], own_B[is_in] = stores, stretch.first_K[stores] + earlier
+    for number, span in enumerate(spans):
+        is_in = span_B == number
+        stores, earlier = span.schedule.locate(positions[is_in] - span.start)
+        store_B[is_in], own_B[is_in] = stores, span.first_K[stores] + earlier
     return store_B, own_B
 
 
@@ -137,7 +137,7 @@ class MixedSource(ExampleSource):
     """Mix several stores into one stream; the rows of each store keep their order."""
 
     def __init__(
-        self, sources: Sequence[ExampleSource], stretches: Sequence[Stretch], weights_K: np.ndarray
+        self, sources: Sequence[ExampleSource], spans: Sequence[ScheduleSpan], weights_K: np.ndarray
     ) -> None:
         """Mix one source per store, all of one shape.
 
@@ -145,7 +145,7 @@ class MixedSource(ExampleSource):
         """
         first = sources[0]
         self.shape, self.options, self.special_ids = first.shape, first.options, first.special_ids
-        self.sources, self.stretches, self.weights_K = sources, stretches, weights_K
+        self.sources, self.spans, self.weights_K = sources, spans, weights_K
 
     @property
     def mean_rows_per_epoch(self) -> float:
@@ -166,10 +166,10 @@ class MixedSource(ExampleSource):
         return max(1, int(self.mean_rows_per_epoch))
 
     def find_stores(self, positions: np.ndarray) -> np.ndarray:
-        return find_stores(self.stretches, positions)[0]
+        return find_stores(self.spans, positions)[0]
 
     def find_parts(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return find_stores(self.stretches, positions)
+        return find_stores(self.spans, positions)
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return each row's epoch and index within the epoch, both in the stream of its store."""

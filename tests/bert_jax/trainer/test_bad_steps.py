@@ -281,7 +281,7 @@ def test_a_phase_whose_first_step_is_left_out_begins_with_an_empty_window(config
     window = dataclasses.replace(state.guard, count=jax.device_put(np.int32(7), where.guard.count))
     counts = {}
     for after, through in ((7, 8), (8, 9), (8, 11), (9, 10), (10, 12)):  # phase 1 begins after 9
-        bad_steps.write_skipped(tmp_path, [bad_steps.SkippedRange(after, through, "loss is nan")])
+        bad_steps.write_left_out(tmp_path, [bad_steps.LeftOutRange(after, through, "loss is nan")])
         before = dataclasses.replace(
             state, step=jax.device_put(np.int32(after), where.step), guard=window
         )
@@ -307,4 +307,4 @@ def test_the_other_processes_hear_of_a_damaged_file(short, tmp_path, monkeypatch
 def test_a_file_that_is_not_ours_is_refused(tmp_path):
     (tmp_path / "left_out.json").write_text('[{"step": 3}]')
     with pytest.raises(ValueError, match=r"left_out\.json: item 0 has the unknown key 'step'"):
-        bad_steps.read_skipped(tmp_path)
+        bad_steps.read_left_out(tmp_path)

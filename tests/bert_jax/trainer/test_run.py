@@ -22,5 +22,7 @@ def test_no_process_leaves_before_process_0_has_drawn_and_published(monkeypatch)
     monkeypatch.setattr(run, "_train", train)
     monkeypatch.setattr(run.processes, "agree", lambda *args: done.append("agree"))
     with pytest.raises(FloatingPointError):
-        run.train(setup, types.SimpleNamespace(close=lambda: None), "bert_jax.train", print)
+        run.train_to_exit_code(
+            setup, types.SimpleNamespace(close=lambda: None), "bert_jax.train", print
+        )
     assert done == ["publish", "publish", "agree", "close"]

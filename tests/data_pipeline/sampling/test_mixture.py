@@ -69,9 +69,9 @@ def test_a_mixture_has_the_rows_of_each_store_in_its_own_order(sources):
     schedules = [
         (rows, make_schedule(each)) for rows, each in zip((10, 7, 20, 9), shares, strict=True)
     ]
-    stretches = chain(schedules)
-    assert [stretch.start for stretch in stretches] == [0, 17, 37]
-    mixed = MixedSource(sources, stretches, schedules[-1][1].weights_K)
+    spans = chain(schedules)
+    assert [span.start for span in spans] == [0, 17, 37]
+    mixed = MixedSource(sources, spans, schedules[-1][1].weights_K)
     positions = np.arange(60)
     store_B = mixed.find_stores(positions)
     assert np.bincount(store_B[:17], minlength=3).tolist() == [9, 5, 3]
