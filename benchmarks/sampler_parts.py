@@ -76,7 +76,7 @@ def _time_masks(store: Store, masking: str, seq_len: int, slots: int) -> None:
     for _ in range(_TIMES):
         rows = ids.copy()
         start = time.process_time()
-        mask_rows(rows, is_text, length, keys, source.layout.mask_rules)
+        mask_rows(rows, is_text, length, keys, source.mask_rules)
         secs.append(time.process_time() - start)
     print(f"{seq_len:5} tokens, {masking} masks: {_ROWS / np.median(secs):,.0f} rows/s")
 

@@ -22,7 +22,8 @@ from data_pipeline.cli.worker_pool import count_cores
 from data_pipeline.io.atomic import check_file_paths, write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.sampling.batches import train_batches
-from data_pipeline.sampling.rows import gather_text, make_rows, mask_text, pack_rows
+from data_pipeline.sampling.masking import mask_rows
+from data_pipeline.sampling.rows import gather_text, make_rows, pack_rows
 from data_pipeline.sampling.stream import ExampleSource, PretrainSource, open_examples
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import open_store
@@ -214,13 +215,16 @@ def _time_calls(call: Callable[[], object], secs: float) -> tuple[int, float]:
 def _time_stages(source: PretrainSource, secs: float) -> Iterator[Stage]:
     """Time each stage, from row numbers to arrays, on the output of the stage before it."""
     index_B = np.arange(min(_count_rows_of_a_call(source), source.rows_in_epoch(0)))
-    drawn, layout, token_ids = source.draw(0, index_B), source.layout, source.split.token_ids
-    text = gather_text(drawn.spans, token_ids, layout)
-    mask = functools.partial(mask_text, text, drawn.spans, drawn.keys_M, layout.mask_rules)
+    drawn, rules = source.draw(0, index_B), source.mask_rules
+    gathered = drawn.spans, source.split.token_ids, source.shape.seq_len, rules.vocab_size
+    gather = functools.partial(gather_text, *gathered, source.special_ids)
+    text = gather()
+    masked = text.ids_BS, text.is_text_BS, drawn.spans.length_B, drawn.keys_M
+    mask = functools.partial(mask_rows, *masked, rules)
     masks = mask()  # the calls below mask it again
     stages: dict[str, Callable[[], object]] = {
         "which text": lambda: source.draw(0, index_B),
-        "text": lambda: gather_text(drawn.spans, token_ids, layout),
+        "text": gather,
         "masks": mask,
     }
     if source.shape.examples == 1:

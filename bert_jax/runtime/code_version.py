@@ -44,14 +44,15 @@ def code_version() -> str:
 
 
 def git_commit() -> str | None:
-    """Return the commit of the git clone that contains this package; "-dirty" if files differ.
+    """Return the commit of the git clone that holds this package, None outside a clone.
 
-    None outside a clone.
+    -dirty is appended if files differ.
     """
     root = pathlib.Path(bert_jax.__path__[0]).parent
     if not (root / ".git").exists() or shutil.which("git") is None:
         return None
     asked = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
+    asked += ["--exclude=*"]  # a tag's name would come before the commit
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     return done.stdout.strip() or None
 

@@ -13,8 +13,6 @@ from data_pipeline.cli.main import REFUSED, describe_os_error
 from data_pipeline.io.refused import Refused
 
 DONE, FAILED, BAD_NUMBERS, STUCK = 0, 1, 3, 86
-# Codes after which the same command would fail again.
-FINAL = (DONE, REFUSED, BAD_NUMBERS)
 
 
 def describe_failure(error: BaseException) -> tuple[int, str]:

@@ -329,7 +329,7 @@ def _retry_until(end_secs: float, ask: Callable[[], None]) -> None:
 SEEN_SECS = 70.0  # a host may not see a new folder for 60 s (acdirmax of NFS)
 
 
-def check_all_see(folder: pathlib.Path | epath.Path, limit_secs: float) -> None:
+def check_all_see(folder: pathlib.Path, limit_secs: float) -> None:
     """Check that all processes share a folder: each must see a file that process 0 writes there.
 
     Raises:
@@ -367,7 +367,7 @@ def check_all_see(folder: pathlib.Path | epath.Path, limit_secs: float) -> None:
         )
 
 
-def _appears(path: pathlib.Path | epath.Path, limit_secs: float) -> bool:
+def _appears(path: pathlib.Path, limit_secs: float) -> bool:
     end_secs = time.monotonic() + limit_secs
     while not path.exists():
         if time.monotonic() >= end_secs:

@@ -274,8 +274,8 @@ class Programs:
 MAX_BYTES = 4 * 2**30  # cache size enforced at each start; the oldest programs are deleted first
 
 
-def keep_in(workdir: pathlib.Path, is_writer: bool) -> str:
-    """Set jax's compilation cache to a folder in the workdir; return the folder, "" if disabled.
+def keep_in(workdir: pathlib.Path, is_writer: bool) -> None:
+    """Set jax's compilation cache to a folder in the workdir.
 
     Only the writer, process 0, deletes old programs, as jax writes the cache in that process alone.
     JAX_COMPILATION_CACHE_DIR overrides the folder, and may be a gs:// address;
@@ -283,11 +283,11 @@ def keep_in(workdir: pathlib.Path, is_writer: bool) -> str:
     """
     settings: Any = jax.config
     if not settings.jax_enable_compilation_cache:
-        return ""
+        return
     if settings.jax_compilation_cache_dir:
         if is_address(settings.jax_compilation_cache_dir):
             use_one_driver()
-        return str(settings.jax_compilation_cache_dir)
+        return
     folder = workdir / COMPILED
     if is_writer:
         _delete_oldest(folder)
@@ -297,7 +297,6 @@ def keep_in(workdir: pathlib.Path, is_writer: bool) -> str:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     # jax has already checked whether a cache is configured, and would not check again.
     compilation_cache.reset_cache()
-    return str(folder)
 
 
 def _delete_oldest(folder: pathlib.Path) -> None:

@@ -6,18 +6,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from data_pipeline.io.refused import Refused
-from data_pipeline.sampling.masking import MaskRules, Masks, mask_rows
+from data_pipeline.sampling.masking import Masks
 from data_pipeline.sampling.pairs import Spans
 from data_pipeline.spec.schema import RowShape
-
-
-@dataclasses.dataclass(frozen=True)
-class RowLayout:
-    """Hold the settings that turn spans of text into rows."""
-
-    seq_len: int
-    special_ids: Mapping[str, int]  # keys: pad, unk, cls, sep, mask
-    mask_rules: MaskRules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,14 +21,21 @@ class Text:
     is_b_BS: np.ndarray  # bool, True in the second segment
 
 
-def gather_text(spans: Spans, token_ids_T: np.ndarray, layout: RowLayout) -> Text:
+def gather_text(
+    spans: Spans,
+    token_ids_T: np.ndarray,
+    seq_len: int,
+    vocab_size: int,
+    special_ids: Mapping[str, int],
+) -> Text:
     """Gather the text of examples from the store and put the special tokens around it.
+
+    `special_ids` has the keys pad, cls and sep.
 
     Raises:
       Refused: a token id is beyond the vocabulary.
     """
-    special = layout.special_ids
-    position_S = np.arange(layout.seq_len)
+    position_S = np.arange(seq_len)
     first_sep_B, last_B = spans.a_and_ends_B + 1, spans.length_B - 1
     is_after_a_BS = position_S > first_sep_B[:, None]
     # Position p has token p - 1 of A, or token p - first_sep - 1 of B, both counted from 0. Special
@@ -50,7 +48,7 @@ def gather_text(spans: Spans, token_ids_T: np.ndarray, layout: RowLayout) -> Tex
         is_end_BS[spans.end_rows_K, spans.end_positions_K] = True
         source_BS -= np.cumsum(is_end_BS, axis=1)
     stored_BS = token_ids_T.take(source_BS, mode="clip")
-    largest, vocab_size = stored_BS.max(initial=0), layout.mask_rules.vocab_size
+    largest = stored_BS.max(initial=0)
     if largest >= vocab_size:
         raise Refused(
             f"token id {largest} of the store is beyond its vocabulary of {vocab_size} ids; it is "
@@ -58,7 +56,7 @@ def gather_text(spans: Spans, token_ids_T: np.ndarray, layout: RowLayout) -> Tex
         )
     ids_BS = stored_BS.astype(np.int32)
     is_token_BS = position_S <= last_B[:, None]
-    ids_BS[~is_token_BS] = special["pad"]
+    ids_BS[~is_token_BS] = special_ids["pad"]
 
     row_B = np.arange(len(ids_BS))
     is_text_BS = is_token_BS.copy()
@@ -68,14 +66,9 @@ def gather_text(spans: Spans, token_ids_T: np.ndarray, layout: RowLayout) -> Tex
         (row_B, last_B, "sep"),
         (spans.end_rows_K, spans.end_positions_K, "sep"),
     ):
-        ids_BS[rows, positions] = special[name]
+        ids_BS[rows, positions] = special_ids[name]
         is_text_BS[rows, positions] = False
     return Text(ids_BS, is_token_BS, is_text_BS, is_after_a_BS & is_token_BS)
-
-
-def mask_text(text: Text, spans: Spans, keys_B: np.ndarray, rules: MaskRules) -> Masks:
-    """Mask tokens of the text in place, by the key of each example: uint64[B]."""
-    return mask_rows(text.ids_BS, text.is_text_BS, spans.length_B, keys_B, rules)
 
 
 def make_rows(text: Text, masks: Masks, spans: Spans) -> dict[str, np.ndarray]:

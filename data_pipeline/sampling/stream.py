@@ -12,9 +12,9 @@ import numpy as np
 
 from data_pipeline.io.refused import Refused
 from data_pipeline.sampling import pairs
-from data_pipeline.sampling.masking import MaskRules, weigh_rare_tokens
+from data_pipeline.sampling.masking import MaskRules, mask_rows, weigh_rare_tokens
 from data_pipeline.sampling.ready_made import open_stored_examples
-from data_pipeline.sampling.rows import RowLayout, gather_text, make_rows, mask_text, pack_rows
+from data_pipeline.sampling.rows import gather_text, make_rows, pack_rows
 from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.sampling.walk import MAX_SEQ_LEN
 from data_pipeline.sampling.walks import WalkCache, WalkFacts, find_walk_facts
@@ -56,7 +56,7 @@ class PretrainSource(ExampleSource):
     split: Split
     facts: WalkFacts
     walks: WalkCache
-    layout: RowLayout
+    mask_rules: MaskRules
 
     def rows_in_epoch(self, epoch: int) -> int:
         """Return the number of rows in an epoch, which has each example of its walk once."""
@@ -78,13 +78,14 @@ class PretrainSource(ExampleSource):
         return round_N * len(ends_K) + walk_N, index_N
 
     def make_rows_of_part(self, part: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
-        drawn = self.draw(part, index_B)
-        text = gather_text(drawn.spans, self.split.token_ids, self.layout)
-        masks = mask_text(text, drawn.spans, drawn.keys_M, self.layout.mask_rules)
+        drawn, rules = self.draw(part, index_B), self.mask_rules
+        spans, sizes = drawn.spans, (self.shape.seq_len, rules.vocab_size)
+        text = gather_text(spans, self.split.token_ids, *sizes, self.special_ids)
+        masks = mask_rows(text.ids_BS, text.is_text_BS, spans.length_B, drawn.keys_M, rules)
         if self.shape.examples == 1:
-            return make_rows(text, masks, drawn.spans)
+            return make_rows(text, masks, spans)
         in_row_B, pad_id = drawn.examples_in_row_B, self.special_ids["pad"]
-        return pack_rows(text, masks, drawn.spans, in_row_B, self.shape, pad_id)
+        return pack_rows(text, masks, spans, in_row_B, self.shape, pad_id)
 
     def draw(self, epoch: int, index_B: np.ndarray) -> SampledText:
         """Choose the text of rows by their numbers within an epoch, int64[B]."""
@@ -176,7 +177,7 @@ def open_source(
         split=split,
         facts=facts,
         walks=WalkCache(split, options, seq_len, facts),
-        layout=RowLayout(seq_len, dict(pieces.special_ids), mask_rules),
+        mask_rules=mask_rules,
     )
 
 

@@ -36,9 +36,9 @@ class WalkRules:
     key: int  # hash of the seed, the sequence length and the walk's number
     seq_len: int
     short_seq_prob: float
-    exact: bool = False  # Google's rules to the letter
-    segments: str = "nsp"  # PretrainOptions.segments
-    random_share: float = 0.5  # nsp: share of random B among the chunks of two or more sentences
+    exact: bool  # Google's rules to the letter
+    segments: str  # PretrainOptions.segments
+    random_share: float  # nsp: share of random B among the chunks of two or more sentences
 
     @property
     def has_pairs(self) -> bool:
@@ -63,9 +63,7 @@ class Walk:
         return len(self.first_sentence_N)
 
 
-def make_rules(
-    options: PretrainOptions, seq_len: int, walk: int, random_share: float = 0.5
-) -> WalkRules:
+def make_rules(options: PretrainOptions, seq_len: int, walk: int, random_share: float) -> WalkRules:
     """Return the rules of walk number `walk`, from 0 to dupe_factor - 1."""
     return WalkRules(
         key=hashing.derive_key(options.random_seed, Purpose.WALK, seq_len, walk),

@@ -134,7 +134,7 @@ def _count_walks(split: Split, options: PretrainOptions, seq_len: int) -> WalkFa
     start = time.monotonic()
     share = 0.5
     if options.segments == "nsp" and not options.exact:
-        share = balance_random_share(split, make_rules(options, seq_len, 0))
+        share = balance_random_share(split, make_rules(options, seq_len, 0, share))
     examples, rows = [], []
     for number in range(options.dupe_factor):
         planned = _plan_walk(split, options, seq_len, number, share)

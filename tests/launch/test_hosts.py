@@ -19,7 +19,8 @@ from tests.launch.scripts import LAUNCH, call, write_command
 
 PROCESSES, LIMIT_SECS = 3, 900
 RESTARTED = (1, 86, 129, 130, 134, 137, 143)
-CODES = [(code, code in RESTARTED) for code in (*exit_codes.FINAL, *RESTARTED)]
+FINAL = (exit_codes.DONE, exit_codes.REFUSED, exit_codes.BAD_NUMBERS)
+CODES = [(code, code in RESTARTED) for code in (*FINAL, *RESTARTED)]
 NO_COMMAND = [(126, False), (127, False)]
 SLURM = ROOT / "tests" / "launch" / "slurm.py"
 CONFIG = ROOT / "tests" / "faults" / "one_phase.py"

@@ -116,7 +116,7 @@ def test_final_codes_end_it_preemptions_cost_no_restart_and_others_do(make):
         assert [rule["action"] for rule in policy["rules"] if is_match(rule)] == action
     job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
     codes, disruption = job["podFailurePolicy"]["rules"]
-    assert codes["onExitCodes"]["values"] == sorted(set(exit_codes.FINAL) - {exit_codes.DONE})
+    assert codes["onExitCodes"]["values"] == [exit_codes.REFUSED, exit_codes.BAD_NUMBERS]
     assert disruption["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
     # Kubernetes takes a policy only for pods that end for good.
     assert (job["backoffLimit"], job["template"]["spec"]["restartPolicy"]) == (0, "Never")

@@ -12,10 +12,11 @@ import pytest
 from jax._src import clusters
 
 from bert_jax.runtime import startup
-from bert_jax.runtime.code_version import code_version, source_digest
+from bert_jax.runtime.code_version import code_version, git_commit, source_digest
 from bert_jax.runtime.startup import ProcessStart, Rank
 from data_pipeline.io.refused import Refused
 from tests.bert_jax import joined
+from tests.launch.scripts import git
 
 
 @pytest.fixture
@@ -299,6 +300,22 @@ def test_the_version_of_the_code_follows_its_files(tmp_path, monkeypatch):
     before = source_digest()
     (tmp_path / "module.py").write_text("x = 2")
     assert source_digest() != before
+
+
+def test_the_commit_is_named_by_its_digits_though_it_has_a_tag(tmp_path, monkeypatch):
+    import bert_jax
+
+    monkeypatch.setattr(bert_jax, "__path__", [str(tmp_path / "bert_jax")])
+    assert git_commit() is None
+    git(tmp_path, "init")
+    (tmp_path / "file").write_text("1")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "--message=one")
+    git(tmp_path, "tag", "--annotate", "v0.1.0", "--message=one")
+    head = git(tmp_path, "rev-parse", "HEAD")
+    assert git_commit() == head
+    (tmp_path / "file").write_text("2")
+    assert git_commit() == f"{head}-dirty"
 
 
 JOIN = """

@@ -88,7 +88,7 @@ def test_counts_are_those_of_the_heldout_examples(config, feed):
     losses = [facts.baseline[name] for name in LINES]
     assert losses == sorted(losses, reverse=True) and losses[2] < losses[1] - 1.0
     options, split = config.data, feed.stores[0].train
-    share = walks.balance_random_share(split, chunks.make_rules(options, 24, 0))
+    share = walks.balance_random_share(split, chunks.make_rules(options, 24, 0, 0.5))
     passes = [
         len(chunks.walk_corpus(split, chunks.make_rules(options, 24, walk, share)))
         for walk in range(options.dupe_factor)

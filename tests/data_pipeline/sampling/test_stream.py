@@ -65,17 +65,17 @@ def test_every_setting_of_masks_reaches_the_rules_of_the_rows():
     options = PretrainOptions(dupe_factor=1, masked_lm_smoothing=0.0, **changed)
     continues_V = np.arange(500) % 2 == 0
     pieces = VocabInfo(500, SPECIAL_IDS, np.arange(500), continues_V)
-    rules = open_source(SPLIT, pieces, options, SEQ_LEN, 6).layout.mask_rules
+    rules = open_source(SPLIT, pieces, options, SEQ_LEN, 6).mask_rules
     given = {field.name: getattr(rules, field.name) for field in fields(rules)}
     assert given.pop("is_continuation_V") is continues_V
     sizes = {"max_predictions_per_seq": 6, "vocab_size": 500, "mask_id": SPECIAL_IDS["mask"]}
     assert given == changed | sizes | {"exact": False, "weights_V": None}
     smoothed = PretrainOptions(dupe_factor=1, masked_lm_smoothing=0.5)
-    weights_V = open_source(SPLIT, pieces, smoothed, SEQ_LEN, 6).layout.mask_rules.weights_V
+    weights_V = open_source(SPLIT, pieces, smoothed, SEQ_LEN, 6).mask_rules.weights_V
     assert weights_V[[400, 225]].tolist() == [1 / 20, 1 / 15]
     assert not weights_V[list(SPECIAL_IDS.values())].any()
     exact = PretrainOptions(dupe_factor=1, masking="whole_word", exact=True)
-    assert open_source(SPLIT, pieces, exact, SEQ_LEN, 6).layout.mask_rules.exact
+    assert open_source(SPLIT, pieces, exact, SEQ_LEN, 6).mask_rules.exact
 
 
 @pytest.mark.parametrize(("packed_examples", "smoothing"), [(1, 0.0), (4, 0.0), (4, 0.7)])

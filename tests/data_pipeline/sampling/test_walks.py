@@ -32,7 +32,7 @@ def counted(options: PretrainOptions = OPTIONS, seq_len: int = 32) -> walks.Walk
     """The facts as they are found without a sidecar, by walking here."""
     share = 0.5
     if not options.exact:
-        share = balance_random_share(SPLIT, make_rules(options, seq_len, 0))
+        share = balance_random_share(SPLIT, make_rules(options, seq_len, 0, 0.5))
     counts = tuple(
         len(walk_corpus(SPLIT, make_rules(options, seq_len, number, share)))
         for number in range(options.dupe_factor)
@@ -143,7 +143,7 @@ def test_a_walk_built_ahead_is_the_walk_and_is_built_once(monkeypatch, cache):
     cache.build_ahead(1)
     cache.build_ahead(1)
     made = cache.get(1)
-    assert built == [make_rules(OPTIONS, 32, number).key for number in (0, 1)]
+    assert built == [make_rules(OPTIONS, 32, number, 0.5).key for number in (0, 1)]
     expected = walk_corpus(SPLIT, make_rules(OPTIONS, 32, 1, counted().random_share))
     np.testing.assert_array_equal(made.walk.first_sentence_N, expected.first_sentence_N)
 
