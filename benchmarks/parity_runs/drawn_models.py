@@ -77,6 +77,9 @@ def make_vocabularies(
             for special in specials
         )
     made = []
+    if family == "bert":
+        ends = "<CLS|own> $A <SEP|own>"
+        made.append(_save(_train_on_words(texts), ends, f"{ends} $B:1 <SEP|own>:1", folder))
     if family == "modernbert":
         gemma, neox = _train_as_gemma(texts), _train_as_neox(texts)
         made.append(_save(gemma, "<bos> $A <eos>", "<bos> $A <eos> $B <eos>", folder))
@@ -97,6 +100,18 @@ def _train_unigram(texts: Sequence[str], special: Sequence[str]) -> tokenizers.T
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.UnigramTrainer(
         vocab_size=400, special_tokens=[*special], unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(texts[:_MAX_TEXTS], trainer)
+    return tokenizer
+
+
+def _train_on_words(texts: Sequence[str]) -> tokenizers.Tokenizer:
+    """Train BPE whose pieces end with a mark and hold no spaces, as HerBERT's."""
+    tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<UNK|own>", end_of_word_suffix="</w>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = [f"<{name}|own>" for name in ("PAD", "UNK", "CLS", "SEP", "MASK")]
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=special, end_of_word_suffix="</w>", show_progress=False
     )
     tokenizer.train_from_iterator(texts[:_MAX_TEXTS], trainer)
     return tokenizer

@@ -39,12 +39,12 @@ def find_special_ids(
     special_ids = {}
     for name, spellings in SPECIAL_PIECES.items():
         marked_first = sorted(spellings, key=lambda spelling: spelling not in marked)
-        found = [spelling for spelling in marked_first if spelling in id_of]
-        if not found:
+        candidates = [spelling for spelling in marked_first if spelling in id_of]
+        if not candidates:
             words = _WORDS.get(name, {name})
-            found = [token for token in marked if words & {*_LETTERS.findall(token.lower())}]
-            found = found if len(found) == 1 else []
-        ids = [id_of[token] for token in found if token in id_of]
+            named = [token for token in marked if words & {*_LETTERS.findall(token.lower())}]
+            candidates = named if len(named) == 1 else []
+        ids = [id_of[token] for token in candidates]
         if name not in known and not ids:
             raise Refused(
                 f"{path} has no piece {' or '.join(spellings)} among its {len(pieces)}; BERT needs "
