@@ -2,8 +2,8 @@
 
 docs/reference/config.md comes from the fields of the settings, commands.md from each command's
 --help, docs/design/decisions.md from the headings of the other pages of design, docs/results/*.md
-from the measurements in the JSON file of the same name, whose headlines README.md and
-docs/results.md repeat. docs/pictures.py draws two pictures.
+from the measurements in the JSON file of the same name, whose headlines README.md, docs/index.md
+and docs/results.md repeat. docs/pictures.py draws two pictures.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from bert_jax.settings import SettingsGroup, list_all
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES, DESIGN, RESULTS = DOCS / "reference", DOCS / "design", DOCS / "results"
-WITH_HEADLINES = (ROOT / "README.md", DOCS / "results.md")
+WITH_HEADLINES = (ROOT / "README.md", DOCS / "index.md", DOCS / "results.md")
 _COLUMNS = "78"  # width of the help: a code block of the site must not scroll
 _NOTE = "<!-- Written by docs/generate.py: change the code, then run make docs-reference. -->\n"
 _CONFIG_HEAD = """# Config
@@ -47,7 +47,7 @@ Comments and pages cite decisions by number. A replaced or removed decision begi
 | number | decision | page |
 |---|---|---|"""
 _RESULTS_NOTE = "<!-- Written by docs/generate.py from {}.json: change that file. -->"
-# A line of README.md or docs/results.md: the headline of a row and its name.
+# A line of a page WITH_HEADLINES: the headline of a row and its name.
 _HEADLINE = re.compile(r"^- .* <!-- row: (\w+) -->$", re.MULTILINE)
 # Imported once; each command is then run by a child of this process.
 _LIBRARIES = ("bert_jax.trainer.loop", "bert_jax.finetuning.setup", "bert_jax.planning.aot_compile")

@@ -140,7 +140,9 @@ def make_rows() -> Figure:
     about = "made anew for each step: [MASK] or another token hides an answer"
     y = _write_stage(ax, y, "3  Row with masks", about)
     y = _write_boxes(ax, y, [(t.piece, FILLS[t.fate], t.original or "") for t in example.tokens])
-    y = _write_stage(ax, y, "4  Step", "a batch of rows changes the weights once")
+    y = _write_stage(
+        ax, y, "4  Step", 'a batch changes the weights once; the loss adds "B follows A?"'
+    )
     logits = f"{sum(is_used_P)} x {vocabulary.size:,} logits"
     boxes = [("encoder", FILLS[""], ""), ("\u2192", "", ""), (logits, FILLS["hidden"], "")]
     for text in ("mean loss", "new weights"):
