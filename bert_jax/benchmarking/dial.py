@@ -35,7 +35,7 @@ from bert_jax.trainer.heldout import MANY_EPOCHS
 from data_pipeline.io.refused import Refused
 
 # The share of the budget that is planned for; the rest covers variation from run to run.
-AIM = 0.97
+AIM = 0.96
 # Seconds after the choice outside of steps and evaluations (initial weights, traces, the programs
 # of evaluations, saves, curves), per second of setup of a step. Estimated from the processor time
 # of a single run.
