@@ -111,21 +111,16 @@ def make_normalize(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> Calla
 
 
 def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: bool) -> Vocabulary:
-    """Load the bytes of a tokenizer.json of WordPiece, BPE or Unigram.
+    """Load the bytes of a tokenizer.json.
 
     A special token that a text spells is text, unless `reads_special_tokens`.
 
     Raises:
-      Refused: no tokenizer, another model, many ids without a piece, a byte or a special role
+      Refused: no tokenizer, many ids without a piece, a byte or a special role
         without a token, or pieces that begin with a mark that no rule writes.
     """
     tokenizer = open_tokenizer(path, data)
     model = type(tokenizer.model).__name__
-    if model not in (_WORDPIECE, _BPE, _UNIGRAM):
-        raise Refused(
-            f"--vocab is {path}, whose model is {model}; {_WORDPIECE}, {_BPE} and {_UNIGRAM} are "
-            "read: give another vocabulary, or train one with --train_vocab"
-        )
     id_of = tokenizer.get_vocab(with_added_tokens=True)
     size = max(id_of.values(), default=-1) + 1
     if size > MAX_PIECES:
@@ -265,13 +260,13 @@ def open_tokenizer(path: pathlib.Path, data: bytes) -> tokenizers.Tokenizer:
 def _hide_special(data: bytes, model: str, roles: set[str], unknown: str) -> bytes:
     """Return the file with the role tokens marked as special and unreachable from text.
 
-    Unigram and WordPiece match every piece, so a role's piece gets a leading space, which no word
-    has, and its added token goes after the others, so that they keep their ids.
+    All models but BPE match every piece, so a role's piece gets a leading space, which no word has,
+    and its added token goes after the others, so that they keep their ids.
     """
     settings = json.loads(data)
     vocab = settings["model"]["vocab"]
     pairs = vocab if model == _UNIGRAM else [*vocab.items()]
-    to_hide = roles - {unknown} if model in (_UNIGRAM, _WORDPIECE) else set()
+    to_hide = roles - {unknown} if model != _BPE else set()
     hidden = {piece for piece, _ in pairs if piece in to_hide}
     pairs = [(f" {piece}" if piece in hidden else piece, value) for piece, value in pairs]
     settings["model"]["vocab"] = pairs if model == _UNIGRAM else dict(pairs)

@@ -289,6 +289,16 @@ def test_pieces_without_spaces_are_joined_as_the_library_joins_them(tmp_path, ma
     assert lost == {ord("/"): 1, ord("w"): 1}
 
 
+def test_words_that_are_never_cut_are_read_and_none_is_a_special_token(tmp_path):
+    pieces = {piece: i for i, piece in enumerate([*SPECIALS, "bal", "dem."])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(pieces, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens([*SPECIALS])
+    loaded = load_vocabulary(write(tmp_path, tokenizer))
+    assert id_lists(loaded, ["bal word dem.", "bal [SEP] [MASK]"]) == [[5, 1, 6], [5, 1, 1]]
+    assert (loaded.kind, loaded.decode([5, 6])) == ("WordLevel of words", "bal dem.")
+
+
 def test_whole_word_masks_need_pieces_that_show_words(tmp_path):
     loaded = load_vocabulary(write(tmp_path, make_bpe_of_words()))
     store = SimpleNamespace(kind="text", load_vocabulary=lambda: loaded)

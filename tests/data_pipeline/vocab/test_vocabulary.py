@@ -200,7 +200,7 @@ def test_special_pieces_beyond_the_list_have_their_ids(tmp_path):
 @pytest.mark.parametrize(
     "model, words",
     [
-        ({"type": "WordLevel"}, "whose model is WordLevel"),
+        ({"type": "Other"}, "this version of tokenizers reads"),
         ({"continuing_subword_prefix": ""}, "begin with ##"),
         ({"vocab": {"[PAD]": 0, "[UNK]": 7}}, "whose 2 pieces have 2 of the ids 0 to 7"),
     ],
