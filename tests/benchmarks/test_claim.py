@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import continue_encoder, families, planted_faults, rate_transfer
+from benchmarks import continue_encoder, dial_cell, families, planted_faults, rate_transfer
 
 
 class Trained(Exception):
@@ -25,6 +25,7 @@ def stop(*_):
         (families, ["--seeds=5"], ["--store=other"]),
         (continue_encoder, ["--seeds=5"], ["--field_minutes=5"]),
         (continue_encoder, [], ["--width=128"]),
+        (dial_cell, [], ["--budget=5m"]),
         (planted_faults, ["--seeds=5"], ["--config.log_every_steps=20"]),
     ],
 )
@@ -36,7 +37,11 @@ def test_finished_runs_of_other_settings_are_refused(benchmark, more, other, tmp
         monkeypatch.setattr(sys, "argv", ["", source, f"--output={tmp_path / 'out'}", *flags])
         benchmark.main()
 
-    begins = {continue_encoder: "build_stores", planted_faults: "subprocess.run"}
+    begins = {
+        continue_encoder: "build_stores",
+        dial_cell: "choose",
+        planted_faults: "subprocess.run",
+    }
     place = f"{benchmark.__name__}.{begins.get(benchmark, 'train')}"
     monkeypatch.setattr(place, stop)
     monkeypatch.setattr(families, "open_store", lambda place: SimpleNamespace(digest=place))
