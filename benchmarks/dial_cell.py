@@ -1,18 +1,22 @@
 """Compare the run that a budget chooses with configs set by hand, at equal time in steps.
 
     python -m benchmarks.dial_cell --store=STORE --budget=3m --output=DIR
+    python -m benchmarks.dial_cell --store=STORE --budget=10m --output=LONGER --after=DIR
 
 The budget's run is `python -m bert_jax.train --config=configs/auto.py`; its file is a system like
 the others. Steps are timed in turns; each system gets the steps that take as long as the budget's
 run. All run with seed 1. The three best and the budget's run then run with seeds 2 to 4, whose
 scores alone count: nats per token on held-out text, as benchmarks/records/README.md defines them.
+--after takes the best from a finished comparison instead, and runs them with the next two seeds:
+the best three and one twice as wide, or the best two after a comparison that was itself --after.
 
 Steps do not depend on time once DIR/steps.json is written: a stopped benchmark resumes with the
-same command. An hour and a half for three minutes on two cores.
+same command. On two cores, three minutes take an hour and a half, and ten minutes two hours.
 """
 
 import argparse
 import dataclasses
+import itertools
 import json
 import pathlib
 import statistics
@@ -32,7 +36,8 @@ from data_pipeline.store import open_store
 
 DIAL, CONFIG = "budget", "configs/quickstart.py"
 ROUNDS, ROUND_SECS = 3, 1.0  # of timing each phase of each system
-BEST = 3
+BEST, WIDE = 3, ", twice as wide"
+RESULT = "result.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +67,34 @@ HAND = {
     "AdamW, 96 rows, 5e-3": Hand("adamw", 5e-3, 96),
     "AdamW, 2 x 256, 1.5e-3": Hand("adamw", 1.5e-3, 32, width=256),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """Hold the names of the configs by hand, the seed that chooses BEST of them, and the others."""
+
+    names: tuple[str, ...]
+    choosing: tuple[int, ...]
+    seeds: tuple[int, ...]
+
+
+def enter(after: pathlib.Path | None) -> Entry:
+    """Return what a comparison runs, which follows from the one before it."""
+    if after is None:
+        return Entry(tuple(HAND), (1,), (2, 3, 4))
+    if not (after / RESULT).exists():
+        sys.exit(f"error: --after={after} has no {RESULT}; finish that comparison first")
+    means = json.loads((after / RESULT).read_text())
+    best = sorted(means.keys() - {DIAL}, key=lambda name: float(means[name]))
+    if "after" in json.loads((after / "settings.json").read_text()):
+        return Entry(tuple(best[:2]), (), (7, 8))
+    return Entry((*best, best[0] + WIDE), (), (5, 6))
+
+
+def find_hand(name: str) -> Hand:
+    """Return the config of a name, which may be one of HAND twice as wide."""
+    hand = HAND[name.removesuffix(WIDE)]
+    return dataclasses.replace(hand, width=hand.width * (1 + name.endswith(WIDE)))
 
 
 def list_flags(hand: Hand, steps: Sequence[int]) -> list[str]:
@@ -128,7 +161,7 @@ def plan_steps(
     secs = sum(phase.steps * each for phase, each in zip(dial, step_secs[DIAL], strict=True))
     steps = {}
     for name in configs.keys() - {DIAL}:
-        share, (first, second) = HAND[name].share, step_secs[name]
+        share, (first, second) = find_hand(name).share, step_secs[name]
         total = secs / (share * first + (1 - share) * second)
         steps[name] = [round(share * total), round((1 - share) * total)]
     return steps
@@ -143,52 +176,61 @@ def main() -> None:
     parser.add_argument("--budget", default="3m")
     parser.add_argument("--output", required=True, type=pathlib.Path)
     parser.add_argument("--record", default="", help=HELP)
+    parser.add_argument("--after", type=pathlib.Path, help="folder of a finished comparison")
     given = parser.parse_args()
     command = f"python -m benchmarks.dial_cell --store=STORE --budget={given.budget} --output=DIR"
+    command += " --after=SHORTER" * (given.after is not None)
+    entry = enter(given.after)
     row = open_row(given.record, command)
     folder, store = given.output.absolute(), str(pathlib.Path(given.store).absolute())
-    claim(folder, store=store, budget=given.budget)
+    after = {"after": given.after.absolute().name} if given.after else {}
+    claim(folder, store=store, budget=given.budget, **after)
     chosen, screen = choose(store, given.budget, folder), Screen(is_writer=True)
     plan = folder / "steps.json"
     if not plan.exists():
-        given_steps = {name: list_flags(hand, (100, 25)) for name, hand in HAND.items()}
+        given_steps = {name: list_flags(find_hand(name), (100, 25)) for name in entry.names}
         configs = {name: read_config(CONFIG, each, store) for name, each in given_steps.items()}
         configs[DIAL] = read_config(chosen, (), store)
         secs = time_steps(configs, store)
         plan.write_text(json.dumps(plan_steps(configs, configs[DIAL].phases, secs), indent=1))
     steps = json.loads(plan.read_text())
-    scores: dict[str, dict[int, float]] = {name: {} for name in [DIAL, *HAND]}
+    scores: dict[str, dict[int, float]] = {name: {} for name in [DIAL, *entry.names]}
 
     def run(name: str, seed: int) -> None:
         workdir = folder / f"{name.replace(', ', '-').replace(' ', '')}-{seed}"
         kept = workdir / "score.json"
         if not kept.exists():
-            flags = [] if name == DIAL else list_flags(HAND[name], steps[name])
+            flags = [] if name == DIAL else list_flags(find_hand(name), steps[name])
             train(chosen if name == DIAL else CONFIG, seed, store, workdir, flags)
             kept.write_text(json.dumps(score(str(workdir), store, screen)))
         scores[name][seed] = float(json.loads(kept.read_text()))
         print(f"{name}, seed {seed}: {scores[name][seed]:.3f}", flush=True)
 
-    for name in scores:
-        run(name, 1)
-    best = sorted(HAND, key=lambda name: scores[name][1])[:BEST]
-    for seed in (2, 3, 4):
-        for name in (DIAL, *best):
-            run(name, seed)
+    for seed, name in itertools.product(entry.choosing, scores):
+        run(name, seed)
+    best = sorted(entry.names, key=lambda name: sum(scores[name].values()))
+    best = best[: BEST if entry.choosing else None]
+    for seed, name in itertools.product(entry.seeds, (DIAL, *best)):
+        run(name, seed)
     means = {
-        name: statistics.mean([scores[name][seed] for seed in (2, 3, 4)]) for name in (DIAL, *best)
+        name: statistics.mean([scores[name][seed] for seed in entry.seeds])
+        for name in (DIAL, *best)
     }
+    (folder / RESULT).write_text(json.dumps(means, indent=1))
     gap = means[DIAL] - min(means[name] for name in best)
     figure = "; ".join(f"{name} {mean:.3f}" for name, mean in means.items())
     print(f"{figure}; the budget's run is {gap:+.3f} from the best by hand")
-    rest = "; ".join(f"{name} {seeds[1]:.3f}" for name, seeds in scores.items())
-    tokens = open_store(store).train.tokens
+    tokens, seeds = open_store(store).train.tokens, f"{entry.seeds[0]} to {entry.seeds[-1]}"
     what = (
-        f"a budget of {given.budget} on {tokens:,} tokens, and the best {BEST} of {len(HAND)} "
-        "configs set by hand with as much time in steps: nats per held-out token, seeds 2 to 4, "
-        "mean; then seed 1, by which they were chosen"
+        f"a budget of {given.budget} on {tokens:,} tokens, and the best {len(best)} of {len(HAND)} "
+        f"configs set by hand with as much time in steps: nats per held-out token, seeds {seeds}, "
+        "mean"
     )
-    write_row(row, Measured(what, f"{figure}. Seed 1: {rest}", "3 and 1"))
+    if entry.choosing:
+        what += "; then seed 1, by which they were chosen"
+        figure += ". Seed 1: " + "; ".join(f"{name} {each[1]:.3f}" for name, each in scores.items())
+    runs = str(len(entry.seeds)) + " and 1" * len(entry.choosing)
+    write_row(row, Measured(what, figure, runs))
 
 
 if __name__ == "__main__":
