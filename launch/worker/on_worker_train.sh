@@ -34,15 +34,18 @@ is_running() {
     [[ -e $LOCK ]] && ! flock --shared --nonblock "$LOCK" true
 }
 
+refuse_second() {
+    refuse "training runs here already ($1); wait for it to end, or stop it with --stop of the script that started it:" \
+        "launch/train.sh or launch/hosts.sh"
+}
+
 start() {
     local python=$1 bucket=$3 flag workdir=''
     shift 3
     mkdir -p "$(dirname "$LOG")"
     exec 9>>"$LOCK"
     # A --status may hold the lock for a moment.
-    flock --wait 1 9 ||
-        refuse "training runs here already (process $(group));" \
-            "wait for it to end, or stop it with --stop of the script that started it: launch/train.sh or launch/hosts.sh"
+    flock --wait 1 9 || refuse_second "process $(group)"
     rm -f "$EXIT_CODE" "$PID"
     for flag in "$@"; do
         if [[ $flag == --workdir=* ]]; then workdir=${flag#*=}; fi
@@ -62,23 +65,21 @@ start() {
 # Copies of the log are named by the worker and the time of its first line: a recreated TPU VM
 # has workers of other names, and overwrites none.
 upload() {
-    local first said
+    local first
     read -r first _ <"$LOG"
-    said=$(timeout 300 gcloud storage cp --quiet "$LOG" "$1/$HOSTNAME-${first//[-:]/}.log" 2>&1) ||
-        { write_whole "$BASE.not_uploaded" "$(date -u +%FT%TZ) $said" && return 1; }
-    rm -f "$BASE.not_uploaded"
+    timeout 300 gcloud storage cp --quiet "$LOG" "$1/$HOSTNAME-${first//[-:]/}.log" 2>&1
 }
 
 # A session and process group of its own, which --stop ends as a whole.
 run() {
-    local python=$2 bucket=$3 child uploading='' code=0
+    local python=$2 bucket=$3 child said uploading='' code=0
     shift 3
     trap : TERM INT HUP USR1 USR2
     "$python" -u -m bert_jax.train "$@" &
     child=$!
     write_whole "$PID" "$$ $child"
     if [[ -n $bucket ]]; then
-        while sleep "$UPLOAD_SECS"; do upload "$bucket" || true; done 9>&- &
+        while sleep "$UPLOAD_SECS"; do upload "$bucket" >/dev/null || true; done 9>&- &
         uploading=$!
     fi
     # wait also returns when a signal has come.
@@ -91,7 +92,7 @@ run() {
     write_whole "$EXIT_CODE" "$code"
     date -u "+%FT%TZ ended with exit code $code"
     exec 9>&-
-    [[ -z $bucket ]] || upload "$bucket" || echo "the log was not copied to $bucket: $(cat "$BASE.not_uploaded")"
+    [[ -z $bucket ]] || said=$(upload "$bucket") || echo "the log was not copied to $bucket: $said"
 }
 
 # Only all-digit names count: an unfinished checkpoint ends in .orbax-checkpoint-tmp.
@@ -116,11 +117,7 @@ group() {
 status() {
     local pid workdir written code=''
     workdir=$(cat "$WORKDIR" 2>/dev/null || true)
-    if [[ -e $EXIT_CODE ]]; then
-        read -r code <"$EXIT_CODE" || true
-        [[ $code =~ ^[0-9]{1,3}$ ]] || code=137
-        echo "ended $code $(newest_step "${2-$workdir}")"
-    elif is_running; then
+    if [[ ! -e $EXIT_CODE ]] && is_running; then
         pid=$(group)
         pid=${pid:--}
         if [[ -n ${2-} && ${2%%+(/)} != "${workdir%%+(/)}" ]]; then
@@ -130,9 +127,11 @@ status() {
         # A log that was moved or removed is still written.
         written=$(stat -Lc %Y "/proc/$pid/fd/1" "$LOG" "$LOCK" 2>/dev/null | sort -n | tail -n 1 || true)
         echo "running $pid $(($(date +%s) - written)) $(newest_step "${2-$workdir}")"
-    elif [[ -e $PID ]]; then
-        # No process is left and no exit code was written: training was killed, or the worker rebooted.
-        echo "ended 137 $(newest_step "${2-$workdir}")"
+    elif [[ -e $EXIT_CODE || -e $PID ]]; then
+        # Without an exit code training was killed, or the worker rebooted.
+        read -r code 2>/dev/null <"$EXIT_CODE" || true
+        [[ $code =~ ^[0-9]{1,3}$ ]] || code=137
+        echo "ended $code $(newest_step "${2-$workdir}")"
     else
         echo "never started"
     fi
@@ -184,8 +183,7 @@ stacks() {
 clear() {
     local now folder words
     now=$(status "$LOG")
-    [[ $now != running* ]] ||
-        refuse "training runs here already ($now); stop it with --stop of the script that started it: launch/train.sh or launch/hosts.sh"
+    [[ $now != running* ]] || refuse_second "$now"
     stop >/dev/null
     cd -P . # as /proc names folders
     for folder in /proc/[0-9]*; do
