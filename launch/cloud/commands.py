@@ -214,10 +214,8 @@ def logs(given: Namespace, road: ModuleType) -> int:
     """Show the end of each worker's log; on compute_engine its newest copy in the bucket."""
     cluster, worker = given.cluster, given.worker or "all"
     lines, follow = int(given.lines), given.follow
-    if road is gke:
-        return run_all([gke.show_logs(cluster, worker, lines, follow)], given.dry_run)
-    if road is queued and not given.bucket:
-        return run_all([queued.show_log(cluster, worker, lines, follow)], given.dry_run)
+    if road is gke or (road is queued and not given.bucket):
+        return run_all([road.show_log(cluster, worker, lines, follow)], given.dry_run)
     if road is compute_engine and worker != "all":
         refuse(f"--worker={worker} is no machine of a group, which have no numbers; remove it")
     if follow:

@@ -110,6 +110,16 @@ class Action:
 REPORTED = ("create", "delete", "set_up", "examine", "start")
 
 
+# Fields of State that do not apply to the next slice with this name, nor to the next run, whose
+# supervisor counts its own.
+_OF_SLICE = (
+    "is_ready is_set_up was_tried has_trained not_ready_since partial unreached starts missing"
+)
+_OF_RUN = (
+    "tries condemned requested is_expected has_trained unanswered_since waiting end_code end_words"
+)
+
+
 @dataclasses.dataclass
 class State:
     """Hold the supervisor's memory between looks; saved as JSON, without the rules."""
@@ -143,9 +153,8 @@ class State:
     unreached_since: float = 0
     unreached_at: int = -1
     starts: int = 0
-    # An outage of Google Cloud, and the pause that follows a failure; what was said while waiting.
+    # An outage of Google Cloud; what was said while waiting.
     unanswered_since: float | None = None
-    pause: float = 0
     waiting: str = ""
     waiting_since: float = 0
     # Exit code and message, once the slice is gone.
@@ -159,18 +168,10 @@ class State:
         secs = max(now - self.billed_since, 0) if self.billed_since is not None else 0
         return (self.spent_secs + secs) / 3600 * self.rules.usd_per_hour
 
-    def forget_slice(self) -> None:
-        """Reset the fields that do not apply to the next slice with this name."""
-        self.is_ready = self.is_set_up = self.was_tried = self.has_trained = False
-        self.not_ready_since = None
-        self.partial = self.unreached = self.starts = self.missing = 0
-
-    def forget_run(self) -> None:
-        """Reset tries, requests and outages: the next supervisor counts its own."""
-        self.tries, self.condemned, self.requested = 0, 0, 0
-        self.is_expected = self.has_trained = False
-        self.unanswered_since, self.pause, self.waiting = None, 0, ""
-        self.end_code, self.end_words = None, ""
+    def forget(self, names: str) -> None:
+        """Reset fields to their defaults."""
+        for name in names.split():
+            setattr(self, name, getattr(State, name))
 
 
 def decide(state: State, answers: Answers) -> tuple[State, list[Action]]:
@@ -196,7 +197,7 @@ class _Turn:
         self.state, self.answers = state, answers
         self.rules, self.now = state.rules, answers.now
         self.actions: list[Action] = []
-        self.has_failed = False
+        self.pause = 0.0  # after a failed request
 
     def take_outcomes(self) -> None:
         state = self.state
@@ -211,7 +212,7 @@ class _Turn:
                 self.event(words)
             elif kind == "create":
                 self.event("requested the slice")
-                state.forget_slice()
+                state.forget(_OF_SLICE)
                 state.is_expected = True
             elif kind == "set_up":
                 state.is_set_up = True
@@ -261,7 +262,7 @@ class _Turn:
             return
         self.bill(seen)
         if seen.created != state.created:
-            state.forget_slice()
+            state.forget(_OF_SLICE)
             state.created = seen.created
         state.seen, state.missing, state.is_there = self.now, 0, True
         state.is_expected = seen.created != state.condemned
@@ -469,20 +470,20 @@ class _Turn:
         slice must not be left alone, and a metadata server that is down looks the same.
         """
         state = self.state
-        self.has_failed = True
         state.unanswered_since = state.unanswered_since or self.now
         outage = self.now - state.unanswered_since
+        # As long as the outage so far, and so twice as long as the one before.
+        self.pause = min(outage + 2 * self.rules.poll_secs, MAX_PAUSE_SECS)
         is_hopeless = is_permanent and not (state.spent_secs or state.billed_since)
         if is_hopeless or outage >= MAX_OUTAGE_SECS:
             since = "" if is_hopeless else f", for {outage / 3600:.0f} h now"
             self.end(state.end_code or 1, f"gave up: {words}{since}")
         else:
-            state.pause = min(2 * max(state.pause, self.rules.poll_secs), MAX_PAUSE_SECS)
-            self.event(f"{words}; retrying in {state.pause:g} s")
+            self.event(f"{words}; retrying in {self.pause:.0f} s")
 
     def end(self, code: int, words: str) -> None:
         self.event(words)
-        self.state.forget_run()
+        self.state.forget(_OF_RUN)
         self.act("end", words, code=code)
 
     @property
@@ -507,10 +508,8 @@ class _Turn:
 
     def wait(self) -> None:
         """Add a wait, unless an action is reported back or ends the run."""
-        state = self.state
         if any(action.kind in (*REPORTED, "end") for action in self.actions):
             return
-        if not self.has_failed:
-            state.pause, state.unanswered_since = 0, None
-        secs = state.pause if self.has_failed else self.rules.poll_secs
-        self.actions.append(Action("wait", secs=secs))
+        if not self.pause:
+            self.state.unanswered_since = None
+        self.actions.append(Action("wait", secs=self.pause or self.rules.poll_secs))

@@ -59,14 +59,14 @@ def plan(kind: str, job: Job) -> list[Command]:
         return [make("kubectl create --filename=-", given=manifest)]
     if kind == "delete":
         return [make(f"kubectl delete jobset {job.cluster.name} --wait=false", may_be_absent=True)]
-    return [show_logs(job.cluster, "all", 20, False)] if kind == "last_words" else []
+    return [show_log(job.cluster, "all", 20, False)] if kind == "last_words" else []
 
 
 def _select(cluster: Cluster) -> str:
     return f"--selector=jobset.sigs.k8s.io/jobset-name={cluster.name}"
 
 
-def show_logs(cluster: Cluster, worker: str, lines: int, follow: bool) -> Command:
+def show_log(cluster: Cluster, worker: str, lines: int, follow: bool) -> Command:
     """Return the command that shows the end of the log of one pod, by its number, or of all."""
     index = f",batch.kubernetes.io/job-completion-index={worker}" * (worker != "all")
     return make(f"""kubectl logs --prefix {_select(cluster)}{index}

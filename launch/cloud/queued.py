@@ -20,6 +20,7 @@ _TPUS = "gcloud compute tpus"
 _NAMED = '"s/^/$HOSTNAME: /"'  # sed script: prefixes each line with the worker
 # Where training writes on a worker, from REMOTE_DIR.
 LOG = "logs/train.log"
+_TRAIN = ("bash", "launch/worker/on_worker_train.sh")
 START_SECS, DOCTOR_SECS = 600, 900
 # googlecloudsdk/generated_clients/apis/tpu/v2: QueuedResourceState.State, Node.State.
 _WAITING = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
@@ -68,8 +69,8 @@ def plan(kind: str, job: Job) -> list[Command]:
         return _start(job, is_examined=kind == "examine")
     codes = "|".join(map(str, decide.FINAL_CODES))
     scripts = {
-        "stop": _call(cluster, "--stop"),
-        "stacks": f"{_call(cluster, '--stacks')} | sed {_NAMED}",
+        "stop": _call(cluster, *_TRAIN, "--stop", LOG),
+        "stacks": f"{_call(cluster, *_TRAIN, '--stacks', LOG)} | sed {_NAMED}",
         "last_words": f"cd {folder} && if grep -qxE '{codes}' logs/train.exit_code 2>/dev/null; "
         f"then tail -n 20 {LOG} | sed {_NAMED}; fi",
     }
@@ -79,18 +80,16 @@ def plan(kind: str, job: Job) -> list[Command]:
 def _start(job: Job, is_examined: bool) -> list[Command]:
     """Return the commands that clear all workers, then start (or examine) all of them."""
     cluster, port = job.cluster, job.cluster.get("COORDINATOR_PORT")
-    here = f"cd {cluster.get('REMOTE_DIR')} && "
-    environment = f"JAX_COORDINATOR_PORT={port} " * bool(port)
     python, flags = cluster.get("REMOTE_PYTHON"), ["--multihost", *job.flags]
-    words = ["bash", "launch/worker/on_worker_train.sh", python, LOG, cluster.logs, *flags]
+    words = [*_TRAIN, python, LOG, cluster.logs, *flags]
     if is_examined:
         known = [flag for flag in flags if re.match(r"--(config[=.[]|workdir=|multihost$)", flag)]
         doctor = ["timeout", "--kill-after=10", str(DOCTOR_SECS), python, "-m", "bert_jax.doctor"]
         words = [*doctor, *known, "--json_out=logs/doctor.json"]
-    clear = f"bash launch/worker/on_worker_train.sh --clear {LOG}"
+    environment = ["env", f"JAX_COORDINATOR_PORT={port}"] * bool(port)
+    lines = (_call(cluster, *_TRAIN, "--clear", LOG), _call(cluster, *environment, *words))
     secs = START_SECS + DOCTOR_SECS * is_examined
-    commands = (clear, environment + shlex.join(words))
-    return [on_workers(cluster, "all", here + command, secs) for command in commands]
+    return [on_workers(cluster, "all", line, secs) for line in lines]
 
 
 def on_workers(cluster: Cluster, worker: str, command: str, secs: float = 180) -> Command:
@@ -114,15 +113,14 @@ def show_log(cluster: Cluster, worker: str, lines: int, follow: bool) -> Command
 
 
 def _call(cluster: Cluster, *words: str) -> str:
-    """Return the shell line that runs an action of on_worker_train.sh on a worker."""
-    script = ["bash", "launch/worker/on_worker_train.sh", words[0], LOG, *words[1:]]
-    return f"cd {cluster.get('REMOTE_DIR')} 2>/dev/null && {shlex.join(script)}"
+    """Return the shell line that runs a command in REMOTE_DIR."""
+    return f"cd {cluster.get('REMOTE_DIR')} && {shlex.join(words)}"
 
 
 def questions(job: Job) -> list[Command]:
     """Return the commands of a look: the queued resource, its node, the status of all workers."""
     name, place = job.cluster.name, job.cluster.place
-    status = _call(job.cluster, "--status", job.workdir)
+    status = _call(job.cluster, *_TRAIN, "--status", LOG, job.workdir)
     script = f'echo "worker $HOSTNAME $({{ {status}; }} 2>/dev/null || echo not set up)"'
     queued, node = "json(state,createTime,tpu)", "json(state,networkEndpoints,createTime)"
     return [

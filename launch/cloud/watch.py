@@ -47,9 +47,7 @@ def read_state(path: pathlib.Path, rules: Rules) -> State:
         state = State(rules, **kept, billed_since=state.billed_since)
     # Nobody knows whether a slice that went meanwhile was deleted on purpose, nor what became of
     # whatever the last looks in a row saw. A supervisor sends its own commit before any start.
-    state.is_expected = state.is_set_up = False
-    state.unanswered_since = state.not_ready_since = None
-    state.missing = state.partial = state.unreached = 0
+    state.forget("is_expected is_set_up unanswered_since not_ready_since missing partial unreached")
     return state
 
 
