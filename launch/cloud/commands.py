@@ -71,11 +71,11 @@ def _make_job(given: Namespace) -> Job:
                 "on gke, pods have the commit and packages of GKE_IMAGE; remove --revision and"
                 " --wheelhouse"
             )
-        return job
-    job = dataclasses.replace(job, commit=find_commit(given.revision or ""))
-    if job.wheelhouse and not given.dry_run and ask(job.pack()[0]).code:
-        refuse(f"{job.wheelhouse}/complete was not found; run launch/wheelhouse.sh first")
-    return job
+    else:
+        job = dataclasses.replace(job, commit=find_commit(given.revision or ""))
+        if job.wheelhouse and not given.dry_run and ask(job.pack()[0]).code:
+            refuse(f"{job.wheelhouse}/complete was not found; run launch/wheelhouse.sh first")
+    return job if given.script == "setup" else check_config(job)
 
 
 def _need_flags(job: Job) -> None:
@@ -101,7 +101,6 @@ def create(given: Namespace, road: ModuleType) -> int:
     cluster, job = given.cluster, Job(given.cluster)
     if road.STARTS_ITSELF:
         job = _make_job(given)
-        check_config(job)
     elif given.rest:
         refuse(f"'{given.rest[0]}' is no option of launch/create.sh; see launch/create.sh --help")
     if code := run_all(road.plan("create", job), given.dry_run):
@@ -120,18 +119,17 @@ def _wait(road: ModuleType, job: Job, given: Namespace) -> int:
     begin, former, failures = time.monotonic(), "", 0
     while True:
         answers = road.look(job, ask, time.time())
-        state = answers.slice.kind if answers.slice else "unknown"
-        waited = time.monotonic() - begin
+        state, waited = answers.slice.kind, time.monotonic() - begin
         if state != former:
             print(f"{given.cluster.name} is {state} after {waited / 60:.0f} min", flush=True)
-        failures, former = failures + 1 if answers.slice is None else 0, state
+        failures, former = failures + 1 if state == decide.UNKNOWN else 0, state
         if state == decide.READY:
             return 0
         is_over = state in (decide.LOST, decide.DELETING) or failures == 5
         if is_over or waited + poll > int(limit[:-1]) * _UNITS[limit[-1]]:
             until = f"it may cost money until {given.cluster.next_command('delete')}"
-            why = answers.slice.words if answers.slice else answers.error
-            refuse(f"it is {state} after {waited:.0f} s ({why or 'no reason given'}); {until}", 1)
+            why = answers.slice.words or answers.error or "no reason given"
+            refuse(f"it is {state} after {waited:.0f} s ({why}); {until}", 1)
         time.sleep(poll)
 
 
@@ -148,7 +146,7 @@ def delete(given: Namespace, road: ModuleType) -> int:
         _confirm(cluster.name, "--force_foreign needs one" if is_foreign else "add --yes")
     answers = road.look(job, ask, time.time())
     listing = road.LISTING.format(place=cluster.place, project=cluster.project)
-    if answers.slice is None or answers.slice.kind == decide.ABSENT:
+    if not answers.slice.exists:
         unseen = f"has an unknown state: {answers.error}" if answers.error else "was not found"
         refuse(f"{cluster.name} {unseen}; it may still cost money; {listing}", 1)
     if not is_foreign and answers.slice.label != cluster.get("LABEL"):
@@ -290,7 +288,6 @@ def watch(given: Namespace, road: ModuleType) -> int:
     price = float(given.price) if given.price else cluster.slice.price()
     if given.max_usd and price is None:
         refuse(f"--max_usd needs a price, and none of {cluster.slice.name} is known; add --price=")
-    job = check_config(job)
     road.plan("create", job)  # refuses a setting that is missing
     if given.dry_run:
         steps = {"check": list_questions(job), "supervise": list_own_commands(job)}

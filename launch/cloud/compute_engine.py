@@ -173,25 +173,20 @@ def read_group(group: Any, machines: Any, hosts: int, is_spot: bool) -> SliceSee
     by, _, rest = str(dig_any(group, "description")).partition("=")
     label, _, workdir = (rest if by == "launched_by" else "").partition(",workdir=")
     label, workdir = label[:MAX_TEXT], workdir[:MAX_TEXT]
-    states = [dig(machine, "instanceStatus") or "PENDING" for machine in machines]
-    actions = {dig(machine, "currentAction") for machine in machines}
-    kind = _find_kind(set(states), actions, is_spot)
-    if kind == decide.READY and len(machines) < hosts:
-        kind = decide.STARTING
-    if dig_any(group, "targetSize") == 0:  # bulk mode: a group shrinks to 0 or not at all
-        kind = decide.LOST
-    words = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
-    has_machines = bool(_MACHINES & set(states))
+    listed = [dig(machine, "instanceStatus") or "PENDING" for machine in machines]
+    actions, states = {dig(machine, "currentAction") for machine in machines}, set(listed)
+    has_machines = bool(_MACHINES & states)
+    is_complete = states == {"RUNNING"} and actions == {"NONE"} and len(machines) >= hosts
+    kinds = (
+        (dig_any(group, "targetSize") == 0, decide.LOST),  # bulk mode shrinks to 0 or not at all
+        (_REPAIRS & actions, decide.STARTING),
+        ("DELETING" in actions, decide.DELETING),
+        # Google restarts all but Spot machines once maintenance is over.
+        (_LOST_STATES & states, decide.LOST if is_spot else decide.STARTING),
+        (is_complete, decide.READY),
+        (has_machines, decide.STARTING),
+        (True, decide.QUEUED),
+    )
+    kind = next(kind for is_so, kind in kinds if is_so)
+    words = ", ".join(f"{listed.count(state)} {state}" for state in sorted(states))
     return SliceSeen(kind, words[:MAX_TEXT], label, created, has_machines, hosts, workdir)
-
-
-def _find_kind(states: set[str], actions: set[str], is_spot: bool) -> str:
-    if _REPAIRS & actions:
-        return decide.STARTING
-    if "DELETING" in actions and states:
-        return decide.DELETING
-    if _LOST_STATES & states:  # Google restarts all but Spot machines once maintenance is over
-        return decide.LOST if is_spot else decide.STARTING
-    if states == {"RUNNING"} and actions == {"NONE"}:
-        return decide.READY
-    return decide.STARTING if states & _MACHINES else decide.QUEUED

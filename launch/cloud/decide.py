@@ -19,10 +19,10 @@ MAX_OUTAGE_SECS, MAX_PAUSE_SECS, REPEAT_SECS = 43200, 600, 600
 # An answer may be this much older than the request before it.
 STALE_SECS = 900
 
-# Kinds of a slice's state, whatever its service calls them. QUEUED costs nothing and may last,
-# STARTING has machines and should end, LOST does not come back.
-ABSENT, QUEUED, STARTING, READY = "ABSENT", "QUEUED", "STARTING", "READY"
-LOST, DELETING = "LOST", "DELETING"
+# Kinds of a slice's state, whatever its service calls them; UNKNOWN where it gave no answer. QUEUED
+# costs nothing and may last, STARTING has machines and should end, LOST does not come back.
+UNKNOWN, ABSENT, QUEUED, STARTING = "UNKNOWN", "ABSENT", "QUEUED", "STARTING"
+READY, LOST, DELETING = "READY", "LOST", "DELETING"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +58,11 @@ class SliceSeen:
     workdir: str = ""
     started: float = 0
 
+    @property
+    def exists(self) -> bool:
+        """Return whether the service described a slice."""
+        return self.kind not in (UNKNOWN, ABSENT)
+
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
@@ -79,12 +84,12 @@ class Worker:
 class Answers:
     """Hold the answers of one look, or the outcome of each action after it.
 
-    slice is None where the service gave no answer, and `error` says why. checkpoint: newest
+    error: why the slice is UNKNOWN, or what kept workers from answering. checkpoint: newest
     complete step, -1 where there is none, None where nobody knows.
     """
 
     now: float
-    slice: SliceSeen | None = None
+    slice: SliceSeen = SliceSeen(UNKNOWN)
     error: str = ""
     is_permanent: bool = False
     workers: tuple[Worker, ...] = ()
@@ -231,14 +236,14 @@ class _Turn:
             state.checkpoint = answers.checkpoint
         self.check_budget()
         # An answer about a deleted slice is stale; one that stays is true, and the newer was false.
-        is_old = seen is not None and seen.kind != ABSENT and seen.created < state.created
-        is_old |= seen is not None and state.is_expected and seen.created == state.condemned != 0
+        is_old = seen.exists and seen.created < state.created
+        is_old |= state.is_expected and seen.created == state.condemned != 0
         is_old &= self.now - max(state.seen, state.requested) < STALE_SECS
-        if seen is not None and not is_old:
+        if seen.kind == UNKNOWN:
+            self.fail(f"the state of the slice is unknown: {answers.error}", answers.is_permanent)
+        elif not is_old:
             self.look_at_slice(seen)
             return
-        if seen is None:
-            self.fail(f"the state of the slice is unknown: {answers.error}", answers.is_permanent)
         if state.end_code is not None and state.created:
             self.act("delete")
 
@@ -455,8 +460,7 @@ class _Turn:
         """
         state = self.state
         has_trace = code == 0 or self.rules.workdir.startswith("gs://")
-        is_seen = self.answers.slice is not None and self.answers.slice.kind != ABSENT
-        if is_seen and has_trace and self.rules.is_deleted_at_end:
+        if self.answers.slice.exists and has_trace and self.rules.is_deleted_at_end:
             self.event(f"{words}; the slice is deleted")
             state.end_code, state.end_words = code, words
             self.delete()

@@ -133,7 +133,7 @@ def questions(job: Job) -> list[Command]:
 def no_answer(now: float, said: Answer) -> Answers:
     """Return Answers without a slice, and the error that hides its state."""
     words = said.words if said.code else f"an answer without a state: {said.out[:200]!r}"
-    return Answers(now, None, words, said.is_permanent)
+    return Answers(now, error=words, is_permanent=said.is_permanent)
 
 
 def look(job: Job, ask: Ask, now: float) -> Answers:
