@@ -30,8 +30,7 @@ class Job:
     def find(self, name: str) -> str:
         """Return the value of a training flag, the last one if repeated; '' without one."""
         start = f"--{name}="
-        values = [flag.removeprefix(start) for flag in self.flags if flag.startswith(start)]
-        return values[-1] if values else ""
+        return next((f.removeprefix(start) for f in self.flags[::-1] if f.startswith(start)), "")
 
     @property
     def workdir(self) -> str:

@@ -97,13 +97,10 @@ run() {
 
 # Only all-digit names count: an unfinished checkpoint ends in .orbax-checkpoint-tmp.
 newest_step() {
-    local workdir=$1 name newest=-
-    for name in "$workdir"/checkpoints/*; do
-        name=${name##*/}
-        [[ $name =~ ^[0-9]{1,15}$ ]] || continue
-        if [[ $newest == - ]] || ((10#$name > newest)); then newest=$((10#$name)); fi
-    done
-    echo "$newest"
+    local newest
+    newest=$(find "$1/checkpoints/" -maxdepth 1 -printf '%f\n' 2>/dev/null |
+        sed -nE 's/^0*([0-9]{1,15})$/\1/p' | sort -n | tail -n 1 || true)
+    echo "${newest:--}"
 }
 
 # The process group of the training; nothing if the file is empty, as after a full disk. kill of group 1 or less
@@ -163,12 +160,11 @@ stop() {
 
 # SIGQUIT ends a process without a handler for it; bit 0x4 of SigCgt says that there is one.
 stacks() {
-    local child caught
+    local child
     if is_running; then
         read -r _ child <"$PID" || true
         [[ $child =~ ^[1-9][0-9]{0,8}$ ]] || child=0
-        caught=$(sed -n 's/^SigCgt:[[:space:]]*\([0-9a-f]\{1,16\}\)$/\1/p' "/proc/$child/status" 2>/dev/null || true)
-        if ((0x${caught:-0} & 0x4)); then
+        if grep -q '^SigCgt:.*[4-7c-f]$' "/proc/$child/status" 2>/dev/null; then
             kill -QUIT "$child"
             sleep "$STACKS_SECS"
         else
