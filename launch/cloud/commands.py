@@ -103,12 +103,12 @@ def create(given: Namespace, road: ModuleType) -> int:
         job = _make_job(given)
     elif given.rest:
         refuse(f"'{given.rest[0]}' is no option of launch/create.sh; see launch/create.sh --help")
+    until = f"costs money until: {cluster.next_command('delete')}"
     if code := run_all(road.plan("create", job), given.dry_run):
-        until = cluster.next_command("delete")
-        refuse(f"{cluster.name} may exist nonetheless; then it costs money until: {until}", code)
+        refuse(f"{cluster.name} may exist nonetheless; then it {until}", code)
     if given.dry_run:
         return run_all(road.questions(job), True) if given.wait else 0
-    print(f"Requested {cluster.name}. It costs money until: {cluster.next_command('delete')}")
+    print(f"Requested {cluster.name}. It {until}")
     if not road.STARTS_ITSELF:
         print(f"Once it is ACTIVE, set it up: {cluster.next_command('setup')}")
     return _wait(road, job, given) if given.wait else 0

@@ -33,8 +33,7 @@ def wheelhouse(given: Namespace, road: ModuleType) -> int:
     digest = find_digest(commit)
     folder, house = f"{ROOT}/build/wheelhouse/{digest}", f"{bucket}/wheelhouse/{digest}"
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
-    has_pip = is_dry_run or not ask(Command([*pip, "--version"])).code
-    if not (has_pip and (is_dry_run or shutil.which("curl"))):
+    if not is_dry_run and (ask(Command([*pip, "--version"])).code or not shutil.which("curl")):
         refuse(f"--python={python} has no pip, or curl is not on PATH; try .venv/bin/python")
     safe = ["--quiet", "--no-deps", "--require-hashes"]
     wheels = [*pip, "download", *safe, "--implementation=cp"]

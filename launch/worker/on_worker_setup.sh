@@ -6,7 +6,6 @@ set -eEuo pipefail
 
 readonly ARCHIVE=$1 COMMIT=$2 FOLDER=$3 PYTHON=$4 WHEELHOUSE=${5-}
 readonly VERSION=3.12
-readonly RIGHT_VERSION="import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$VERSION')"
 # With a wheelhouse, packages come from nowhere else.
 PIP_SOURCE=() UV_SOURCE=()
 
@@ -83,7 +82,7 @@ install() {
     [[ ! -e $venv || -f $venv/pyvenv.cfg ]] ||
         refuse "$venv exists and is no virtual environment; set REMOTE_PYTHON in cluster.env to another" \
             "one, such as .venv/bin/python"
-    "$PYTHON" -c "$RIGHT_VERSION" 2>/dev/null ||
+    [[ $("$PYTHON" --version 2>/dev/null || true) == "Python $VERSION."* ]] ||
         .uv/bin/uv venv --quiet --clear --python="$VERSION" "$venv"
     # The build constraint covers the setuptools that builds what has no wheel: it is checked likewise.
     .uv/bin/uv pip sync --quiet --compile-bytecode --python="$PYTHON" --require-hashes "${UV_SOURCE[@]}" \
