@@ -40,11 +40,10 @@ def read_state(path: pathlib.Path, rules: Rules) -> State:
         if not (is_right or (value is None and "None" in kinds[name])):
             words = f"{name}={value!r}"[:100]
             refuse(f"{path} holds {words}, which the supervisor did not write; remove it")
-    workdir = values.pop("workdir")
+    if values.pop("workdir") != rules.workdir:
+        kept = ("created", "condemned", "seen", "is_there", "billed_since")
+        values = {name: values[name] for name in kept}
     state = State(rules, **values)
-    if workdir != rules.workdir:
-        kept = {name: values[name] for name in ("created", "condemned", "seen", "is_there")}
-        state = State(rules, **kept, billed_since=state.billed_since)
     # Nobody knows whether a slice that went meanwhile was deleted on purpose, nor what became of
     # whatever the last looks in a row saw. A supervisor sends its own commit before any start.
     state.forget("is_expected is_set_up unanswered_since not_ready_since missing partial unreached")
