@@ -156,7 +156,6 @@ class State:
     partial: int = 0
     unreached: int = 0
     unreached_since: float = 0
-    unreached_at: int = -1
     starts: int = 0
     # An outage of Google Cloud; what was said while waiting.
     unanswered_since: float | None = None
@@ -233,7 +232,11 @@ class _Turn:
         for line in answers.junk:
             self.event(line)
         if answers.checkpoint is not None:
+            is_newer = answers.checkpoint > state.checkpoint
             state.checkpoint = answers.checkpoint
+            if is_newer and state.unreached:
+                self.event(f"training continues nonetheless: checkpoint {self.step} is newer")
+                state.unreached = 0
         self.check_budget()
         # An answer about a deleted slice is stale; one that stays is true, and the newer was false.
         is_old = seen.exists and seen.created < state.created
@@ -341,11 +344,11 @@ class _Turn:
     # A look at the workers of a slice that is ready.
 
     def miss_workers(self, count: int) -> None:
-        """Count looks that miss workers; a newer checkpoint shows that they still train."""
+        """Count looks that miss workers, up to a newer checkpoint, which shows that they train."""
         state, workers = self.state, self.answers.workers
         state.unreached += 1
         if state.unreached == 1:
-            state.unreached_at, state.unreached_since = state.checkpoint, self.now
+            state.unreached_since = self.now
         self.say_waiting(f"{len(workers)} of {count} workers answer", self.answers.error)
         is_over = state.unreached >= MAX_UNREACHED
         # Unless a worker says that training ended, it may go on: ssh may fail from here alone.
@@ -353,10 +356,7 @@ class _Turn:
         # Machines that start themselves install packages before they can answer.
         if may_train or self.rules.starts_itself:
             is_over = self.now - state.unreached_since >= self.rules.hung_secs
-        if is_over and state.checkpoint > state.unreached_at:
-            self.event(f"training continues nonetheless: checkpoint {self.step} is newer")
-            state.unreached = 0
-        elif is_over and not (self.rules.starts_itself or state.requested or state.has_trained):
+        if is_over and not (self.rules.starts_itself or state.requested or state.has_trained):
             words = "gave up: not all workers answer this machine, and another may have started"
             self.end(1, f"{words} training there; the slice is left alone")
         elif is_over:
@@ -391,17 +391,17 @@ class _Turn:
             if self.may_try():
                 state.starts, state.tries = starts, state.tries + 1
                 self.event(f"training starts, newest checkpoint {self.step}, try {state.tries}")
-        elif failed and not rules.starts_itself:
-            self.event(f"training failed with exit codes {failed}, newest checkpoint {self.step}")
-            self.start(is_stopped_first=True)
+        elif not rules.starts_itself and (failed or not running):
+            if failed:
+                words = f"training failed with exit codes {failed}"
+                self.event(f"{words}, newest checkpoint {self.step}")
+            self.start(is_stopped_first=bool(failed))
         elif silent_secs >= rules.hung_secs and rules.starts_itself:
             self.lose(f"no output for {silent_secs:.0f} s")
         elif silent_secs >= rules.hung_secs:
             self.act("stacks")
             self.event(f"no output for {silent_secs:.0f} s")
             self.start(is_stopped_first=True)
-        elif not (running or rules.starts_itself):
-            self.start()
         elif len(running) + len(codes) < len(workers) and not rules.starts_itself:
             state.partial += 1
             self.event(where)
