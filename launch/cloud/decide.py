@@ -115,14 +115,8 @@ class Action:
 REPORTED = ("create", "delete", "set_up", "examine", "start")
 
 
-# Fields of State that do not apply to the next slice with this name, nor to the next run, whose
-# supervisor counts its own.
-_OF_SLICE = (
-    "is_ready is_set_up was_tried has_trained not_ready_since partial unreached starts missing"
-)
-_OF_RUN = (
-    "tries condemned requested is_expected has_trained unanswered_since waiting end_code end_words"
-)
+# Fields of State that outlive a run: the next supervisor counts its own tries and outages.
+KEPT = ("created", "seen", "is_there", "billed_since", "spent_secs")
 
 
 @dataclasses.dataclass
@@ -216,7 +210,6 @@ class _Turn:
                 self.event(words)
             elif kind == "create":
                 self.event("requested the slice")
-                state.forget(_OF_SLICE)
                 state.is_expected = True
             elif kind == "set_up":
                 state.is_set_up = True
@@ -247,7 +240,7 @@ class _Turn:
         elif not is_old:
             self.look_at_slice(seen)
             return
-        if state.end_code is not None and state.created:
+        if self.state.end_code is not None and state.created:
             self.act("delete")
 
     def look_at_slice(self, seen: SliceSeen) -> None:
@@ -270,7 +263,8 @@ class _Turn:
             return
         self.bill(seen)
         if seen.created != state.created:
-            state.forget(_OF_SLICE)
+            state.forget("is_ready is_set_up was_tried has_trained not_ready_since partial")
+            state.forget("unreached starts")
             state.created = seen.created
         state.seen, state.missing, state.is_there = self.now, 0, True
         state.is_expected = seen.created != state.condemned
@@ -338,7 +332,8 @@ class _Turn:
         self.delete()
 
     def delete(self) -> None:
-        self.state.condemned, self.state.is_expected = self.state.created, False
+        state = self.state
+        state.condemned, state.is_expected, state.is_ready = state.created, False, False
         self.act("delete")
 
     # A look at the workers of a slice that is ready.
@@ -450,7 +445,7 @@ class _Turn:
         if state.end_code is None and limit is not None and spent is not None and spent >= limit:
             state.end_code, state.end_words = 1, f"gave up: --max_usd={limit:g} is spent"
             self.event("the money is spent; training is told to save, and the slice is deleted")
-            if state.is_ready and state.is_expected:
+            if state.is_ready:
                 self.act("stop")
 
     def end_run(self, code: int, words: str) -> None:
@@ -487,7 +482,7 @@ class _Turn:
 
     def end(self, code: int, words: str) -> None:
         self.event(words)
-        self.state.forget(_OF_RUN)
+        self.state = State(self.rules, **{name: getattr(self.state, name) for name in KEPT})
         self.act("end", words, code=code)
 
     @property

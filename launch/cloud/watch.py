@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, TextIO
 
 from . import decide
-from .decide import REPORTED, Action, Answers, Rules, State
+from .decide import KEPT, REPORTED, Action, Answers, Rules, State
 from .job import Job
 from .run import Answer, Ask, Command, ask_all, make
 from .text import dig, escape, read_json, read_time, refuse
@@ -41,8 +41,7 @@ def read_state(path: pathlib.Path, rules: Rules) -> State:
             words = f"{name}={value!r}"[:100]
             refuse(f"{path} holds {words}, which the supervisor did not write; remove it")
     if values.pop("workdir") != rules.workdir:
-        kept = ("created", "condemned", "seen", "is_there", "billed_since")
-        values = {name: values[name] for name in kept}
+        values = {name: values[name] for name in (*KEPT, "condemned")} | {"spent_secs": 0}
     state = State(rules, **values)
     # Nobody knows whether a slice that went meanwhile was deleted on purpose, nor what became of
     # whatever the last looks in a row saw. A supervisor sends its own commit before any start.

@@ -31,7 +31,7 @@ JOURNEYS = [
     # Codes after which no start helps; a slice stays where its disks may be the only trace.
     (BUCKET, UP + "ready 2 run / absent / absent", GO + "last_words stop delete / delete / end 2"),
     # The next supervisor counts anew.
-    (DISK, UP + "ready run 3 / ready 3 3 / ready run run", GO + "last_words stop end 3 / start / -"),
+    (DISK, UP + "ready run 3 / ready 3 3 / ready run run", GO + "last_words stop end 3 / set_up start / -"),
     (BUCKET, UP + "ready 134 run / ready run run / ready 143 86", GO + "stop start / - / stop start"),
     # The end of a run that was not ours to see says nothing.
     (BUCKET, "ready 2 2 / ready run run", "set_up start / -"),
