@@ -30,8 +30,13 @@ write_whole() {
     mv "$1.new" "$1"
 }
 
+# Succeed once no process of a training is left, within so many seconds.
+wait_for_end() {
+    [[ ! -e $LOCK ]] || flock --shared --wait "$1" "$LOCK" true
+}
+
 is_running() {
-    [[ -e $LOCK ]] && ! flock --shared --nonblock "$LOCK" true
+    ! wait_for_end 0
 }
 
 refuse_second() {
@@ -72,22 +77,14 @@ upload() {
 
 # A session and process group of its own, which --stop ends as a whole.
 run() {
-    local python=$2 bucket=$3 child said uploading='' code=0
+    local python=$2 bucket=$3 said uploading='' code=0
     shift 3
     trap : TERM INT HUP USR1 USR2
-    "$python" -u -m bert_jax.train "$@" &
-    child=$!
-    write_whole "$PID" "$$ $child"
     if [[ -n $bucket ]]; then
         while sleep "$UPLOAD_SECS"; do upload "$bucket" >/dev/null || true; done 9>&- &
         uploading=$!
     fi
-    # wait also returns when a signal has come.
-    while true; do
-        code=0
-        wait "$child" || code=$?
-        kill -0 "$child" 2>/dev/null || break
-    done
+    (write_whole "$PID" "$$ $BASHPID" && exec "$python" -u -m bert_jax.train "$@") || code=$?
     [[ -z $uploading ]] || kill "$uploading" 2>/dev/null || true
     write_whole "$EXIT_CODE" "$code"
     date -u "+%FT%TZ ended with exit code $code"
@@ -134,23 +131,16 @@ status() {
     fi
 }
 
-wait_at_most() {
-    local deadline=$((SECONDS + $1))
-    while is_running && ((SECONDS < deadline)); do sleep 0.1; done
-}
-
 stop() {
     local group
     is_running || { echo "$HOSTNAME: no training runs here" && return; }
     group=$(group)
     [[ -z $group ]] || kill -TERM -- "-$group" 2>/dev/null || true
-    wait_at_most "$STOP_GRACE_SECS"
-    if is_running; then
+    if ! wait_for_end "$STOP_GRACE_SECS"; then
         [[ -z $group ]] || kill -KILL -- "-$group" 2>/dev/null || true
         echo "$HOSTNAME: killed, as $STOP_GRACE_SECS s after SIGTERM it was still there"
     fi
-    wait_at_most "$KILL_SECS"
-    if is_running; then
+    if ! wait_for_end "$KILL_SECS"; then
         echo "$HOSTNAME: error: $KILL_SECS s after SIGKILL a process of the training still holds $LOCK" >&2
         return 1
     fi
