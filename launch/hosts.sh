@@ -81,7 +81,7 @@ if [[ ${1---help} == --help ]]; then
     sed -n '/^# usage/,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
     exit
 fi
-only_stop='' workdir='' coordinator='' python=${PYTHON:-.venv/bin/python} answers=()
+only_stop='' workdir='' python=${PYTHON:-.venv/bin/python} answers=()
 if [[ $1 == --stop ]]; then only_stop=true && shift; fi
 names=${1-} folder=${2-}
 [[ $names =~ ^$HOST(,$HOST)*$ ]] || refuse "${names@Q} is no list of hosts; give names as a,b or me@a,me@b"
@@ -99,13 +99,12 @@ fi
 for flag in "$@"; do
     case $flag in
         --workdir=*) workdir=${flag#*=} ;;
-        --coordinator_address=*) coordinator=$flag ;;
         --process_id* | --num_processes*) refuse "$flag follows from the hosts; leave it out" ;;
     esac
 done
 [[ -n $workdir ]] || refuse "--workdir is '', no folder that all hosts see; give --workdir=WORKDIR"
-set -- "$@" --multihost "--num_processes=${#hosts[@]}"
-[[ -n $coordinator ]] || set -- "$@" "--coordinator_address=${hosts[0]#*@}:$PORT"
+# Of two addresses the last one counts.
+set -- "--coordinator_address=${hosts[0]#*@}:$PORT" "$@" --multihost "--num_processes=${#hosts[@]}"
 
 former=$(newest_step)
 [[ $former =~ ^-?[0-9]+$ ]] || refuse "${hosts[0]} cannot list the checkpoints of $workdir: $former"
