@@ -174,10 +174,9 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervise until the end; return the exit code."""
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores hang-ups
-            numbers.append(signal.SIGHUP)
-        former = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores hang-ups
+                signal.signal(number, signal.default_int_handler)
         try:
             while (code := self.turn()) is None:
                 pass
@@ -189,8 +188,6 @@ class Supervisor:
             self.say(f"{words}: make room, and the same command resumes")
             code = 1
         finally:
-            for number, handler in former.items():
-                signal.signal(number, handler)
             self.say_cost()
         self.bucket_lock.release()
         return code
