@@ -116,7 +116,7 @@ def create(given: Namespace, road: ModuleType) -> int:
     if code := run_all(road.plan("create", job), given.dry_run):
         refuse(f"{cluster.name} may exist nonetheless; then it {until}", code)
     if given.dry_run:
-        return run_all(road.questions(job), True) if given.wait else 0
+        return run_all(road.plan("look", job), True) if given.wait else 0
     print(f"Requested {cluster.name}. It {until}")
     if not road.STARTS_ITSELF:
         print(f"Once it is ACTIVE, set it up: {cluster.next_command('setup')}")
@@ -150,7 +150,7 @@ def delete(given: Namespace, road: ModuleType) -> int:
     cluster, job, is_foreign = given.cluster, Job(given.cluster), given.force_foreign
     commands = [*road.plan("delete", job), *road.plan("clean", job)]
     if given.dry_run:
-        return run_all([*road.questions(job), *commands], True)
+        return run_all([*road.plan("look", job), *commands], True)
     if is_foreign or not given.yes:
         _confirm(cluster.name, "--force_foreign needs one" if is_foreign else "add --yes")
     answers = road.look(job, ask, time.time())
@@ -360,9 +360,8 @@ def watch(given: Namespace, road: ModuleType) -> int:
     road.plan("create", job)  # refuses a setting that is missing
     if given.dry_run:
         steps = {"check": list_questions(job), "supervise": list_own_commands(job)}
-        steps |= {"create": road.plan("create", job), "look": road.questions(job)}
         examine = "examine " * given.doctor
-        kinds = f"set_up {examine}start stacks last_words stop delete clean".split()
+        kinds = f"create look set_up {examine}start stacks last_words stop delete clean".split()
         for kind, commands in (steps | {kind: road.plan(kind, job) for kind in kinds}).items():
             print(f"# {kind}\n" * bool(commands), end="")
             run_all(commands, True)

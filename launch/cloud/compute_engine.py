@@ -36,7 +36,16 @@ _MACHINES = {"PROVISIONING", "STAGING", "RUNNING", "REPAIRING", "STOPPING"}
 
 
 def plan(kind: str, job: Job) -> list[Command]:
-    """Return the commands of an action of the supervisor."""
+    """Return the commands of an action of the supervisor; of a look: group, machines, records."""
+    if kind == "look":
+        group = "--format=json(creationTimestamp,description,targetSize,status)"
+        errors = "--sort-by=~timestamp --limit=1 --format=json(error)"
+        return [
+            _managed(job.cluster, "describe", group),
+            _managed(job.cluster, "list-instances", "--format=json(instanceStatus,currentAction)"),
+            _managed(job.cluster, "list-errors", errors),
+            make(f"gcloud storage cat {_find_folder(job.cluster)}/records/*"),
+        ]
     if kind == "create":
         # Deleting the template of an existing group fails, so its folder is not overwritten.
         return [*job.pack(), *_clean(job.cluster), *_upload(job), *_create(job)]
@@ -117,21 +126,9 @@ def _create(job: Job) -> list[Command]:
     ]
 
 
-def questions(job: Job) -> list[Command]:
-    """Return the commands of a look: describe the group, list its machines, read the records."""
-    group = "--format=json(creationTimestamp,description,targetSize,status)"
-    machines = "--format=json(instanceStatus,currentAction)"
-    return [
-        _managed(job.cluster, "describe", group),
-        _managed(job.cluster, "list-instances", machines),
-        _managed(job.cluster, "list-errors", "--sort-by=~timestamp --limit=1 --format=json(error)"),
-        make(f"gcloud storage cat {_find_folder(job.cluster)}/records/*"),
-    ]
-
-
 def look(job: Job, ask: Ask, now: float) -> Answers:
     """Ask for the state of the group and, where all machines run, for their records."""
-    about_group, about_machines, about_errors, about_records = questions(job)
+    about_group, about_machines, about_errors, about_records = plan("look", job)
     said = ask(about_group)
     listed = said if said.code else ask(about_machines)
     if listed.is_absent:  # the group may vanish between the two questions

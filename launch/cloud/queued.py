@@ -33,15 +33,15 @@ NODE_KINDS = dict.fromkeys(_GONE, decide.LOST) | {"READY": decide.READY}
 # often training was started and when that was written. A file system's clock may be ahead.
 _ANSWER = re.compile(
     r"worker (?P<name>[A-Za-z0-9._-]{1,64}) "
-    r"(?:running (?:\d{1,9}|-) (?P<silent>-?\d{1,9}) (?P<at>\d{1,15}|-)"
-    r"|busy (?:\d{1,9}|-)|ended (?P<code>\d{1,3}) (?P<step>\d{1,15}|-)|never started|not set up)"
+    r"(?:(?:running (?:\d{1,9}|-) (?P<silent>-?\d{1,9})|ended (?P<code>\d{1,3}))"
+    r" (?P<step>\d{1,15}|-)|busy (?:\d{1,9}|-)|never started|not set up)"
     r"(?: starts (?P<starts>\d{1,6}) time (?P<time>\d{1,12}))?",
     re.ASCII,
 )
 
 
 def plan(kind: str, job: Job) -> list[Command]:
-    """Return the commands of an action of the supervisor."""
+    """Return the commands of an action of the supervisor; of a look: resource, node, workers."""
     cluster = job.cluster
     name, place, folder = cluster.name, cluster.place, cluster.get("REMOTE_DIR")
     if kind == "create":
@@ -54,6 +54,15 @@ def plan(kind: str, job: Job) -> list[Command]:
             {cluster.flags(**names, network="NETWORK", subnetwork="SUBNETWORK")}
             {"--internal-ips" * cluster.is_internal}"""
         return [make(line, secs=START_SECS)]
+    if kind == "look":
+        status = _call(cluster, *_TRAIN, "--status", LOG, job.workdir)
+        script = f'echo "worker $HOSTNAME $({{ {status}; }} 2>/dev/null || echo not set up)"'
+        queued, node = "json(state,createTime,tpu)", "json(state,networkEndpoints,createTime)"
+        return [
+            make(f"{_TPUS} queued-resources describe {name} {place} --format={queued}"),
+            make(f"{_TPUS} tpu-vm describe {name} {place} --format={node}"),
+            on_workers(cluster, "all", script),
+        ]
     if kind == "delete":
         line = f"{_TPUS} queued-resources delete {name} --force {place} --quiet --async"
         return [make(line, may_be_absent=True)]
@@ -117,19 +126,6 @@ def _call(cluster: Cluster, *words: str) -> str:
     return f"cd {cluster.get('REMOTE_DIR')} && {shlex.join(words)}"
 
 
-def questions(job: Job) -> list[Command]:
-    """Return the commands of a look: the queued resource, its node, the status of all workers."""
-    name, place = job.cluster.name, job.cluster.place
-    status = _call(job.cluster, *_TRAIN, "--status", LOG, job.workdir)
-    script = f'echo "worker $HOSTNAME $({{ {status}; }} 2>/dev/null || echo not set up)"'
-    queued, node = "json(state,createTime,tpu)", "json(state,networkEndpoints,createTime)"
-    return [
-        make(f"{_TPUS} queued-resources describe {name} {place} --format={queued}"),
-        make(f"{_TPUS} tpu-vm describe {name} {place} --format={node}"),
-        on_workers(job.cluster, "all", script),
-    ]
-
-
 def no_answer(now: float, said: Answer) -> Answers:
     """Return Answers without a slice, and the error that hides its state."""
     words = said.words if said.code else f"an answer without a state: {said.out[:200]!r}"
@@ -138,7 +134,7 @@ def no_answer(now: float, said: Answer) -> Answers:
 
 def look(job: Job, ask: Ask, now: float) -> Answers:
     """Ask for the state of the slice and, where it is ready, of its workers."""
-    about_queued, about_node, about_workers = questions(job)
+    about_queued, about_node, about_workers = plan("look", job)
     said = ask(about_queued)
     if said.is_absent:
         return Answers(now, SliceSeen(decide.ABSENT))
@@ -198,8 +194,7 @@ def read_workers(text: str) -> tuple[tuple[Worker, ...], tuple[str, ...], int | 
         silent_secs, *rest = (int(found[key] or 0) for key in ("silent", "code", "starts", "time"))
         name, status = line.split(" ")[1:3]
         workers[name] = Worker(name, status, max(silent_secs, 0), *rest)
-        step = found["at"] or found["step"]
-        if step is not None:
+        if step := found["step"]:
             steps.append(-1 if step == "-" else int(step))
     if junk:
         junk = [f"{len(junk)} answers are none of on_worker_train.sh: '{junk[0][:200]}'"]
