@@ -14,6 +14,9 @@ set -uo pipefail
 readonly MAX_TRIES=5 PORT=8482 POLL_SECS=${POLL_SECS-20} PAUSE_SECS=${PAUSE_SECS-60}
 # How long the others may take to end after a process that failed: longer than config.hosts.heartbeat_secs.
 readonly GRACE_SECS=${GRACE_SECS-120}
+# Codes after which the same start would end so again. A process ends with 0 only after all have agreed that the
+# run is complete.
+readonly FINAL='[023]|126|127'
 readonly SSH=(timeout 300 ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=20)
 readonly HOST='([[:alnum:]_][[:alnum:]_.-]*@)?[[:alnum:]][[:alnum:]_.-]*'
 
@@ -48,28 +51,19 @@ on_all() {
     return "$code"
 }
 
-# Succeed if the same start would end with the code again. A process ends with 0 only after all have agreed that
-# the run is complete.
-is_final() {
-    [[ $1 =~ ^([023]|126|127)$ ]]
-}
-
 # Wait for the end of the run and set code to a final one, else to the highest.
 wait_for_end() {
-    local answer ended over_at=0 is_running
+    local status codes over_at=0
     while sleep "$POLL_SECS"; do
         on_all --status
-        code=-1 is_running=''
-        for answer in "${answers[@]}"; do
-            if [[ $answer == running* ]]; then is_running=true; fi
-            [[ $answer =~ ^ended\ ([0-9]{1,3})\  ]] || continue
-            ended=$((10#${BASH_REMATCH[1]}))
-            if ! is_final "$code" && { is_final "$ended" || ((ended > code)); }; then code=$ended; fi
-        done
+        status=$(printf '%s\n' "${answers[@]}")
+        codes=$(sed -nE 's/^ended ([0-9]{1,3}) .*/\1/p' <<<"$status" | sort -rn)
+        code=$(grep -xE "$FINAL" <<<"$codes" || echo "$codes")
+        code=${code%%$'\n'*}
         # If no host answers, this machine itself may have no network.
-        ((code >= 0)) || continue
+        [[ -n $code ]] || continue
         if ((over_at == 0)); then over_at=$((SECONDS + GRACE_SECS)); fi
-        if [[ -z $is_running ]] || ((SECONDS >= over_at)); then return; fi
+        if ! grep -q '^running' <<<"$status" || ((SECONDS >= over_at)); then return; fi
     done
 }
 
@@ -87,7 +81,7 @@ if [[ ${1---help} == --help ]]; then
     sed -n '/^# usage/,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
     exit
 fi
-only_stop='' workdir='' coordinator='' python=${PYTHON:-.venv/bin/python} answers=()
+only_stop='' workdir='' python=${PYTHON:-.venv/bin/python} answers=()
 if [[ $1 == --stop ]]; then only_stop=true && shift; fi
 names=${1-} folder=${2-}
 [[ $names =~ ^$HOST(,$HOST)*$ ]] || refuse "${names@Q} is no list of hosts; give names as a,b or me@a,me@b"
@@ -105,13 +99,12 @@ fi
 for flag in "$@"; do
     case $flag in
         --workdir=*) workdir=${flag#*=} ;;
-        --coordinator_address=*) coordinator=$flag ;;
         --process_id* | --num_processes*) refuse "$flag follows from the hosts; leave it out" ;;
     esac
 done
 [[ -n $workdir ]] || refuse "--workdir is '', no folder that all hosts see; give --workdir=WORKDIR"
-set -- "$@" --multihost "--num_processes=${#hosts[@]}"
-[[ -n $coordinator ]] || set -- "$@" "--coordinator_address=${hosts[0]#*@}:$PORT"
+# Of two addresses the last one counts.
+set -- "--coordinator_address=${hosts[0]#*@}:$PORT" "$@" --multihost "--num_processes=${#hosts[@]}"
 
 former=$(newest_step)
 [[ $former =~ ^-?[0-9]+$ ]] || refuse "${hosts[0]} cannot list the checkpoints of $workdir: $former"
@@ -132,7 +125,7 @@ while true; do
     echo "training from checkpoint $former; output in logs/ of $folder on each host"
     wait_for_end
     stop
-    if is_final "$code"; then echo "ended with exit code $code" && exit "$code"; fi
+    if [[ $code =~ ^($FINAL)$ ]]; then echo "ended with exit code $code" && exit "$code"; fi
     newest=$(newest_step)
     [[ $newest =~ ^-?[0-9]+$ ]] || newest=$former
     tries=$((tries + 1))

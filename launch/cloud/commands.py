@@ -5,6 +5,8 @@ import functools
 import inspect
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -14,17 +16,24 @@ from types import ModuleType
 
 from . import compute_engine, decide, gke, queued
 from .check import list_questions, run_checks
-from .cluster import read_arguments
+from .cluster import ROOT, read_arguments
 from .decide import Rules
-from .job import Job, check_config, find_commit
+from .job import Job, check_config, find_commit, find_digest
 from .queued import on_workers
-from .run import ask, check_login, make, run_all
+from .run import Command, ask, check_login, make, run_all
 from .text import escape, refuse
 from .watch import Supervisor, list_own_commands
-from .wheelhouse import wheelhouse
 
 ROADS: dict[str, ModuleType] = {"queued": queued, "compute_engine": compute_engine, "gke": gke}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+# The platforms whose wheels a worker (glibc 2.31 or newer) can use, newest first.
+_PLATFORMS = [f"--platform=manylinux_2_{minor}_x86_64" for minor in range(31, 4, -1)]
+_PLATFORMS += [f"--platform=manylinux{name}_x86_64" for name in ("2014", "2010", "1")]
+# uv looks for its DATE/FILE in a mirror.
+_ARCHIVE = re.compile(
+    r"https://[\w:/.%+-]+/download/"
+    r"(\d+/[\w.%+-]+-x86_64-unknown-linux-gnu-install_only_stripped\.tar\.gz)"
+)
 
 
 def _find_road(given: Namespace) -> ModuleType:
@@ -71,11 +80,11 @@ def _make_job(given: Namespace) -> Job:
                 "on gke, pods have the commit and packages of GKE_IMAGE; remove --revision and"
                 " --wheelhouse"
             )
-        return job
-    job = dataclasses.replace(job, commit=find_commit(given.revision or ""))
-    if job.wheelhouse and not given.dry_run and ask(job.pack()[0]).code:
-        refuse(f"{job.wheelhouse}/complete was not found; run launch/wheelhouse.sh first")
-    return job
+    else:
+        job = dataclasses.replace(job, commit=find_commit(given.revision or ""))
+        if job.wheelhouse and not given.dry_run and ask(job.pack()[0]).code:
+            refuse(f"{job.wheelhouse}/complete was not found; run launch/wheelhouse.sh first")
+    return job if given.script == "setup" else check_config(job)
 
 
 def _need_flags(job: Job) -> None:
@@ -101,15 +110,14 @@ def create(given: Namespace, road: ModuleType) -> int:
     cluster, job = given.cluster, Job(given.cluster)
     if road.STARTS_ITSELF:
         job = _make_job(given)
-        check_config(job)
     elif given.rest:
         refuse(f"'{given.rest[0]}' is no option of launch/create.sh; see launch/create.sh --help")
+    until = f"costs money until: {cluster.next_command('delete')}"
     if code := run_all(road.plan("create", job), given.dry_run):
-        until = cluster.next_command("delete")
-        refuse(f"{cluster.name} may exist nonetheless; then it costs money until: {until}", code)
+        refuse(f"{cluster.name} may exist nonetheless; then it {until}", code)
     if given.dry_run:
-        return run_all(road.questions(job), True) if given.wait else 0
-    print(f"Requested {cluster.name}. It costs money until: {cluster.next_command('delete')}")
+        return run_all(road.plan("look", job), True) if given.wait else 0
+    print(f"Requested {cluster.name}. It {until}")
     if not road.STARTS_ITSELF:
         print(f"Once it is ACTIVE, set it up: {cluster.next_command('setup')}")
     return _wait(road, job, given) if given.wait else 0
@@ -120,18 +128,17 @@ def _wait(road: ModuleType, job: Job, given: Namespace) -> int:
     begin, former, failures = time.monotonic(), "", 0
     while True:
         answers = road.look(job, ask, time.time())
-        state = answers.slice.kind if answers.slice else "unknown"
-        waited = time.monotonic() - begin
+        state, waited = answers.slice.kind, time.monotonic() - begin
         if state != former:
             print(f"{given.cluster.name} is {state} after {waited / 60:.0f} min", flush=True)
-        failures, former = failures + 1 if answers.slice is None else 0, state
+        failures, former = failures + 1 if state == decide.UNKNOWN else 0, state
         if state == decide.READY:
             return 0
         is_over = state in (decide.LOST, decide.DELETING) or failures == 5
         if is_over or waited + poll > int(limit[:-1]) * _UNITS[limit[-1]]:
             until = f"it may cost money until {given.cluster.next_command('delete')}"
-            why = answers.slice.words if answers.slice else answers.error
-            refuse(f"it is {state} after {waited:.0f} s ({why or 'no reason given'}); {until}", 1)
+            why = answers.slice.words or answers.error or "no reason given"
+            refuse(f"it is {state} after {waited:.0f} s ({why}); {until}", 1)
         time.sleep(poll)
 
 
@@ -143,12 +150,12 @@ def delete(given: Namespace, road: ModuleType) -> int:
     cluster, job, is_foreign = given.cluster, Job(given.cluster), given.force_foreign
     commands = [*road.plan("delete", job), *road.plan("clean", job)]
     if given.dry_run:
-        return run_all([*road.questions(job), *commands], True)
+        return run_all([*road.plan("look", job), *commands], True)
     if is_foreign or not given.yes:
         _confirm(cluster.name, "--force_foreign needs one" if is_foreign else "add --yes")
     answers = road.look(job, ask, time.time())
     listing = road.LISTING.format(place=cluster.place, project=cluster.project)
-    if answers.slice is None or answers.slice.kind == decide.ABSENT:
+    if not answers.slice.exists:
         unseen = f"has an unknown state: {answers.error}" if answers.error else "was not found"
         refuse(f"{cluster.name} {unseen}; it may still cost money; {listing}", 1)
     if not is_foreign and answers.slice.label != cluster.get("LABEL"):
@@ -214,10 +221,8 @@ def logs(given: Namespace, road: ModuleType) -> int:
     """Show the end of each worker's log; on compute_engine its newest copy in the bucket."""
     cluster, worker = given.cluster, given.worker or "all"
     lines, follow = int(given.lines), given.follow
-    if road is gke:
-        return run_all([gke.show_logs(cluster, worker, lines, follow)], given.dry_run)
-    if road is queued and not given.bucket:
-        return run_all([queued.show_log(cluster, worker, lines, follow)], given.dry_run)
+    if road is gke or (road is queued and not given.bucket):
+        return run_all([road.show_log(cluster, worker, lines, follow)], given.dry_run)
     if road is compute_engine and worker != "all":
         refuse(f"--worker={worker} is no machine of a group, which have no numbers; remove it")
     if follow:
@@ -283,6 +288,66 @@ def check(given: Namespace, road: ModuleType) -> int:
     return 0 if run_checks(job, ask) else 2
 
 
+def wheelhouse(given: Namespace, road: ModuleType) -> int:
+    """Copy to BUCKET/wheelhouse/DIGEST what workers without internet install.
+
+    Python 3.12 and the packages of requirements/tpu.txt and uv.txt, each checked against its hash:
+    about 1 GB, once for all commits with the same packages. This machine needs the internet, git
+    and curl.
+    """
+    cluster, python, is_dry_run = given.cluster, given.python, given.dry_run
+    bucket = cluster.need("BUCKET", "and the packages go there")
+    project, commit = cluster.project, find_commit(given.revision or "")
+    digest = find_digest(commit)
+    folder, house = f"{ROOT}/build/wheelhouse/{digest}", f"{bucket}/wheelhouse/{digest}"
+    pip = [python, "-m", "pip", "--disable-pip-version-check"]
+    if not is_dry_run and (ask(Command([*pip, "--version"])).code or not shutil.which("curl")):
+        refuse(f"--python={python} has no pip, or curl is not on PATH; try .venv/bin/python")
+    safe = ["--quiet", "--no-deps", "--require-hashes"]
+    wheels = [*pip, "download", *safe, "--implementation=cp"]
+    tpu, uv = (f"--requirement={folder}/requirements/{name}.txt" for name in ("tpu", "uv"))
+    into = [*_PLATFORMS, f"--dest={folder}/wheels"]
+    install = [*pip, "install", "--upgrade", *safe, "--only-binary=:all:"]
+    archive = ["archive", f"--output={folder}/requirements.tar", commit, "requirements"]
+    commands = [
+        make("mkdir -p", f"{folder}/wheels"),
+        make("git -C", str(ROOT), *archive),
+        make("tar -xf", f"{folder}/requirements.tar", "-C", folder),
+        Command([*wheels, "--prefer-binary", "--python-version=3.12", *into, tpu]),
+        Command([*wheels, "--only-binary=:all:", "--python-version=3.10", *into, uv]),
+        Command([*install, f"--target={folder}/uv", uv]),
+    ]
+    if code := run_all(commands, is_dry_run):
+        return code
+    sync, complete = "gcloud storage rsync --recursive", f"{folder}/requirements/tpu.txt"
+    commands = [
+        *_fetch_python(folder, is_dry_run),
+        *(make(sync, f"{folder}/{n}", f"{house}/{n}", project) for n in ("wheels", "python")),
+        # The last file tells the workers that nothing is missing.
+        make("gcloud storage cp", complete, f"{house}/complete", project),
+    ]
+    code = run_all(commands, is_dry_run)
+    if not code and not is_dry_run:
+        print(f"Ready: {cluster.next_command('setup', '--wheelhouse')}")
+    return code
+
+
+def _fetch_python(folder: str, is_dry_run: bool) -> list[Command]:
+    """Return the download of the Python that this uv names; uv on the worker checks its hash."""
+    url, name = "URL", "FILE"
+    flags = ["--only-downloads", "--all-platforms", "--all-arches", "--output-format=json"]
+    listing = Command([f"{folder}/uv/bin/uv", "python", "list", "3.12", *flags])
+    if is_dry_run:
+        listing.print()
+    else:
+        if not (found := _ARCHIVE.search(ask(listing).out)):
+            refuse("uv names no Python 3.12 for x86 Linux at an address that ends in DATE/FILE")
+        url, name = found[0], found[1].replace("%2B", "+")
+    path = f"{folder}/python/{name}"
+    curl = "curl --fail --silent --show-error --location --output"
+    return [make("mkdir -p", path.rpartition("/")[0]), make(curl, path, url)]
+
+
 def watch(given: Namespace, road: ModuleType) -> int:
     """Do what launch/pod.sh does for a config and a workdir, but keep the slice.
 
@@ -292,13 +357,11 @@ def watch(given: Namespace, road: ModuleType) -> int:
     price = float(given.price) if given.price else cluster.slice.price()
     if given.max_usd and price is None:
         refuse(f"--max_usd needs a price, and none of {cluster.slice.name} is known; add --price=")
-    job = check_config(job)
     road.plan("create", job)  # refuses a setting that is missing
     if given.dry_run:
         steps = {"check": list_questions(job), "supervise": list_own_commands(job)}
-        steps |= {"create": road.plan("create", job), "look": road.questions(job)}
         examine = "examine " * given.doctor
-        kinds = f"set_up {examine}start stacks last_words stop delete clean".split()
+        kinds = f"create look set_up {examine}start stacks last_words stop delete clean".split()
         for kind, commands in (steps | {kind: road.plan(kind, job) for kind in kinds}).items():
             print(f"# {kind}\n" * bool(commands), end="")
             run_all(commands, True)

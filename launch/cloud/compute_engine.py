@@ -36,7 +36,16 @@ _MACHINES = {"PROVISIONING", "STAGING", "RUNNING", "REPAIRING", "STOPPING"}
 
 
 def plan(kind: str, job: Job) -> list[Command]:
-    """Return the commands of an action of the supervisor."""
+    """Return the commands of an action of the supervisor; of a look: group, machines, records."""
+    if kind == "look":
+        group = "--format=json(creationTimestamp,description,targetSize,status)"
+        errors = "--sort-by=~timestamp --limit=1 --format=json(error)"
+        return [
+            _managed(job.cluster, "describe", group),
+            _managed(job.cluster, "list-instances", "--format=json(instanceStatus,currentAction)"),
+            _managed(job.cluster, "list-errors", errors),
+            make(f"gcloud storage cat {_find_folder(job.cluster)}/records/*"),
+        ]
     if kind == "create":
         # Deleting the template of an existing group fails, so its folder is not overwritten.
         return [*job.pack(), *_clean(job.cluster), *_upload(job), *_create(job)]
@@ -117,21 +126,9 @@ def _create(job: Job) -> list[Command]:
     ]
 
 
-def questions(job: Job) -> list[Command]:
-    """Return the commands of a look: describe the group, list its machines, read the records."""
-    group = "--format=json(creationTimestamp,description,targetSize,status)"
-    machines = "--format=json(instanceStatus,currentAction)"
-    return [
-        _managed(job.cluster, "describe", group),
-        _managed(job.cluster, "list-instances", machines),
-        _managed(job.cluster, "list-errors", "--sort-by=~timestamp --limit=1 --format=json(error)"),
-        make(f"gcloud storage cat {_find_folder(job.cluster)}/records/*"),
-    ]
-
-
 def look(job: Job, ask: Ask, now: float) -> Answers:
     """Ask for the state of the group and, where all machines run, for their records."""
-    about_group, about_machines, about_errors, about_records = questions(job)
+    about_group, about_machines, about_errors, about_records = plan("look", job)
     said = ask(about_group)
     listed = said if said.code else ask(about_machines)
     if listed.is_absent:  # the group may vanish between the two questions
@@ -173,25 +170,20 @@ def read_group(group: Any, machines: Any, hosts: int, is_spot: bool) -> SliceSee
     by, _, rest = str(dig_any(group, "description")).partition("=")
     label, _, workdir = (rest if by == "launched_by" else "").partition(",workdir=")
     label, workdir = label[:MAX_TEXT], workdir[:MAX_TEXT]
-    states = [dig(machine, "instanceStatus") or "PENDING" for machine in machines]
-    actions = {dig(machine, "currentAction") for machine in machines}
-    kind = _find_kind(set(states), actions, is_spot)
-    if kind == decide.READY and len(machines) < hosts:
-        kind = decide.STARTING
-    if dig_any(group, "targetSize") == 0:  # bulk mode: a group shrinks to 0 or not at all
-        kind = decide.LOST
-    words = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
-    has_machines = bool(_MACHINES & set(states))
+    listed = [dig(machine, "instanceStatus") or "PENDING" for machine in machines]
+    actions, states = {dig(machine, "currentAction") for machine in machines}, set(listed)
+    has_machines = bool(_MACHINES & states)
+    is_complete = states == {"RUNNING"} and actions == {"NONE"} and len(machines) >= hosts
+    kinds = (
+        (dig_any(group, "targetSize") == 0, decide.LOST),  # bulk mode shrinks to 0 or not at all
+        (_REPAIRS & actions, decide.STARTING),
+        ("DELETING" in actions, decide.DELETING),
+        # Google restarts all but Spot machines once maintenance is over.
+        (_LOST_STATES & states, decide.LOST if is_spot else decide.STARTING),
+        (is_complete, decide.READY),
+        (has_machines, decide.STARTING),
+        (True, decide.QUEUED),
+    )
+    kind = next(kind for is_so, kind in kinds if is_so)
+    words = ", ".join(f"{listed.count(state)} {state}" for state in sorted(states))
     return SliceSeen(kind, words[:MAX_TEXT], label, created, has_machines, hosts, workdir)
-
-
-def _find_kind(states: set[str], actions: set[str], is_spot: bool) -> str:
-    if _REPAIRS & actions:
-        return decide.STARTING
-    if "DELETING" in actions and states:
-        return decide.DELETING
-    if _LOST_STATES & states:  # Google restarts all but Spot machines once maintenance is over
-        return decide.LOST if is_spot else decide.STARTING
-    if states == {"RUNNING"} and actions == {"NONE"}:
-        return decide.READY
-    return decide.STARTING if states & _MACHINES else decide.QUEUED

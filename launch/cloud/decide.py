@@ -19,10 +19,10 @@ MAX_OUTAGE_SECS, MAX_PAUSE_SECS, REPEAT_SECS = 43200, 600, 600
 # An answer may be this much older than the request before it.
 STALE_SECS = 900
 
-# Kinds of a slice's state, whatever its service calls them. QUEUED costs nothing and may last,
-# STARTING has machines and should end, LOST does not come back.
-ABSENT, QUEUED, STARTING, READY = "ABSENT", "QUEUED", "STARTING", "READY"
-LOST, DELETING = "LOST", "DELETING"
+# Kinds of a slice's state, whatever its service calls them; UNKNOWN where it gave no answer. QUEUED
+# costs nothing and may last, STARTING has machines and should end, LOST does not come back.
+UNKNOWN, ABSENT, QUEUED, STARTING = "UNKNOWN", "ABSENT", "QUEUED", "STARTING"
+READY, LOST, DELETING = "READY", "LOST", "DELETING"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +58,11 @@ class SliceSeen:
     workdir: str = ""
     started: float = 0
 
+    @property
+    def exists(self) -> bool:
+        """Return whether the service described a slice."""
+        return self.kind not in (UNKNOWN, ABSENT)
+
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
@@ -79,12 +84,12 @@ class Worker:
 class Answers:
     """Hold the answers of one look, or the outcome of each action after it.
 
-    slice is None where the service gave no answer, and `error` says why. checkpoint: newest
+    error: why the slice is UNKNOWN, or what kept workers from answering. checkpoint: newest
     complete step, -1 where there is none, None where nobody knows.
     """
 
     now: float
-    slice: SliceSeen | None = None
+    slice: SliceSeen = SliceSeen(UNKNOWN)
     error: str = ""
     is_permanent: bool = False
     workers: tuple[Worker, ...] = ()
@@ -108,6 +113,10 @@ class Action:
 
 
 REPORTED = ("create", "delete", "set_up", "examine", "start")
+
+
+# Fields of State that outlive a run: the next supervisor counts its own tries and outages.
+KEPT = ("created", "seen", "is_there", "billed_since", "spent_secs")
 
 
 @dataclasses.dataclass
@@ -141,11 +150,9 @@ class State:
     partial: int = 0
     unreached: int = 0
     unreached_since: float = 0
-    unreached_at: int = -1
     starts: int = 0
-    # An outage of Google Cloud, and the pause that follows a failure; what was said while waiting.
+    # An outage of Google Cloud; what was said while waiting.
     unanswered_since: float | None = None
-    pause: float = 0
     waiting: str = ""
     waiting_since: float = 0
     # Exit code and message, once the slice is gone.
@@ -159,18 +166,10 @@ class State:
         secs = max(now - self.billed_since, 0) if self.billed_since is not None else 0
         return (self.spent_secs + secs) / 3600 * self.rules.usd_per_hour
 
-    def forget_slice(self) -> None:
-        """Reset the fields that do not apply to the next slice with this name."""
-        self.is_ready = self.is_set_up = self.was_tried = self.has_trained = False
-        self.not_ready_since = None
-        self.partial = self.unreached = self.starts = self.missing = 0
-
-    def forget_run(self) -> None:
-        """Reset tries, requests and outages: the next supervisor counts its own."""
-        self.tries, self.condemned, self.requested = 0, 0, 0
-        self.is_expected = self.has_trained = False
-        self.unanswered_since, self.pause, self.waiting = None, 0, ""
-        self.end_code, self.end_words = None, ""
+    def forget(self, names: str) -> None:
+        """Reset fields to their defaults."""
+        for name in names.split():
+            setattr(self, name, getattr(State, name))
 
 
 def decide(state: State, answers: Answers) -> tuple[State, list[Action]]:
@@ -196,7 +195,7 @@ class _Turn:
         self.state, self.answers = state, answers
         self.rules, self.now = state.rules, answers.now
         self.actions: list[Action] = []
-        self.has_failed = False
+        self.pause = 0.0  # after a failed request
 
     def take_outcomes(self) -> None:
         state = self.state
@@ -211,7 +210,6 @@ class _Turn:
                 self.event(words)
             elif kind == "create":
                 self.event("requested the slice")
-                state.forget_slice()
                 state.is_expected = True
             elif kind == "set_up":
                 state.is_set_up = True
@@ -227,18 +225,22 @@ class _Turn:
         for line in answers.junk:
             self.event(line)
         if answers.checkpoint is not None:
+            is_newer = answers.checkpoint > state.checkpoint
             state.checkpoint = answers.checkpoint
+            if is_newer and state.unreached:
+                self.event(f"training continues nonetheless: checkpoint {self.step} is newer")
+                state.unreached = 0
         self.check_budget()
         # An answer about a deleted slice is stale; one that stays is true, and the newer was false.
-        is_old = seen is not None and seen.kind != ABSENT and seen.created < state.created
-        is_old |= seen is not None and state.is_expected and seen.created == state.condemned != 0
+        is_old = seen.exists and seen.created < state.created
+        is_old |= state.is_expected and seen.created == state.condemned != 0
         is_old &= self.now - max(state.seen, state.requested) < STALE_SECS
-        if seen is not None and not is_old:
+        if seen.kind == UNKNOWN:
+            self.fail(f"the state of the slice is unknown: {answers.error}", answers.is_permanent)
+        elif not is_old:
             self.look_at_slice(seen)
             return
-        if seen is None:
-            self.fail(f"the state of the slice is unknown: {answers.error}", answers.is_permanent)
-        if state.end_code is not None and state.created:
+        if self.state.end_code is not None and state.created:
             self.act("delete")
 
     def look_at_slice(self, seen: SliceSeen) -> None:
@@ -261,7 +263,8 @@ class _Turn:
             return
         self.bill(seen)
         if seen.created != state.created:
-            state.forget_slice()
+            state.forget("is_ready is_set_up was_tried has_trained not_ready_since partial")
+            state.forget("unreached starts")
             state.created = seen.created
         state.seen, state.missing, state.is_there = self.now, 0, True
         state.is_expected = seen.created != state.condemned
@@ -329,17 +332,18 @@ class _Turn:
         self.delete()
 
     def delete(self) -> None:
-        self.state.condemned, self.state.is_expected = self.state.created, False
+        state = self.state
+        state.condemned, state.is_expected, state.is_ready = state.created, False, False
         self.act("delete")
 
     # A look at the workers of a slice that is ready.
 
     def miss_workers(self, count: int) -> None:
-        """Count looks that miss workers; a newer checkpoint shows that they still train."""
+        """Count looks that miss workers, up to a newer checkpoint, which shows that they train."""
         state, workers = self.state, self.answers.workers
         state.unreached += 1
         if state.unreached == 1:
-            state.unreached_at, state.unreached_since = state.checkpoint, self.now
+            state.unreached_since = self.now
         self.say_waiting(f"{len(workers)} of {count} workers answer", self.answers.error)
         is_over = state.unreached >= MAX_UNREACHED
         # Unless a worker says that training ended, it may go on: ssh may fail from here alone.
@@ -347,10 +351,7 @@ class _Turn:
         # Machines that start themselves install packages before they can answer.
         if may_train or self.rules.starts_itself:
             is_over = self.now - state.unreached_since >= self.rules.hung_secs
-        if is_over and state.checkpoint > state.unreached_at:
-            self.event(f"training continues nonetheless: checkpoint {self.step} is newer")
-            state.unreached = 0
-        elif is_over and not (self.rules.starts_itself or state.requested or state.has_trained):
+        if is_over and not (self.rules.starts_itself or state.requested or state.has_trained):
             words = "gave up: not all workers answer this machine, and another may have started"
             self.end(1, f"{words} training there; the slice is left alone")
         elif is_over:
@@ -385,17 +386,17 @@ class _Turn:
             if self.may_try():
                 state.starts, state.tries = starts, state.tries + 1
                 self.event(f"training starts, newest checkpoint {self.step}, try {state.tries}")
-        elif failed and not rules.starts_itself:
-            self.event(f"training failed with exit codes {failed}, newest checkpoint {self.step}")
-            self.start(is_stopped_first=True)
+        elif not rules.starts_itself and (failed or not running):
+            if failed:
+                words = f"training failed with exit codes {failed}"
+                self.event(f"{words}, newest checkpoint {self.step}")
+            self.start(is_stopped_first=bool(failed))
         elif silent_secs >= rules.hung_secs and rules.starts_itself:
             self.lose(f"no output for {silent_secs:.0f} s")
         elif silent_secs >= rules.hung_secs:
             self.act("stacks")
             self.event(f"no output for {silent_secs:.0f} s")
             self.start(is_stopped_first=True)
-        elif not (running or rules.starts_itself):
-            self.start()
         elif len(running) + len(codes) < len(workers) and not rules.starts_itself:
             state.partial += 1
             self.event(where)
@@ -444,7 +445,7 @@ class _Turn:
         if state.end_code is None and limit is not None and spent is not None and spent >= limit:
             state.end_code, state.end_words = 1, f"gave up: --max_usd={limit:g} is spent"
             self.event("the money is spent; training is told to save, and the slice is deleted")
-            if state.is_ready and state.is_expected:
+            if state.is_ready:
                 self.act("stop")
 
     def end_run(self, code: int, words: str) -> None:
@@ -454,8 +455,7 @@ class _Turn:
         """
         state = self.state
         has_trace = code == 0 or self.rules.workdir.startswith("gs://")
-        is_seen = self.answers.slice is not None and self.answers.slice.kind != ABSENT
-        if is_seen and has_trace and self.rules.is_deleted_at_end:
+        if self.answers.slice.exists and has_trace and self.rules.is_deleted_at_end:
             self.event(f"{words}; the slice is deleted")
             state.end_code, state.end_words = code, words
             self.delete()
@@ -469,20 +469,20 @@ class _Turn:
         slice must not be left alone, and a metadata server that is down looks the same.
         """
         state = self.state
-        self.has_failed = True
         state.unanswered_since = state.unanswered_since or self.now
         outage = self.now - state.unanswered_since
+        # As long as the outage so far, and so twice as long as the one before.
+        self.pause = min(outage + 2 * self.rules.poll_secs, MAX_PAUSE_SECS)
         is_hopeless = is_permanent and not (state.spent_secs or state.billed_since)
         if is_hopeless or outage >= MAX_OUTAGE_SECS:
             since = "" if is_hopeless else f", for {outage / 3600:.0f} h now"
             self.end(state.end_code or 1, f"gave up: {words}{since}")
         else:
-            state.pause = min(2 * max(state.pause, self.rules.poll_secs), MAX_PAUSE_SECS)
-            self.event(f"{words}; retrying in {state.pause:g} s")
+            self.event(f"{words}; retrying in {self.pause:.0f} s")
 
     def end(self, code: int, words: str) -> None:
         self.event(words)
-        self.state.forget_run()
+        self.state = State(self.rules, **{name: getattr(self.state, name) for name in KEPT})
         self.act("end", words, code=code)
 
     @property
@@ -507,10 +507,8 @@ class _Turn:
 
     def wait(self) -> None:
         """Add a wait, unless an action is reported back or ends the run."""
-        state = self.state
         if any(action.kind in (*REPORTED, "end") for action in self.actions):
             return
-        if not self.has_failed:
-            state.pause, state.unanswered_since = 0, None
-        secs = state.pause if self.has_failed else self.rules.poll_secs
-        self.actions.append(Action("wait", secs=secs))
+        if not self.pause:
+            self.state.unanswered_since = None
+        self.actions.append(Action("wait", secs=self.pause or self.rules.poll_secs))

@@ -53,38 +53,34 @@ def pin_context(ask: Ask) -> Ask:
 
 
 def plan(kind: str, job: Job) -> list[Command]:
-    """Return the commands of an action of the supervisor."""
+    """Return the commands of an action of the supervisor; of a look: the JobSet and its Job."""
+    if kind == "look":
+        return [
+            make(f"kubectl get jobset {job.cluster.name} --output=json --ignore-not-found"),
+            make(f"kubectl get jobs {_select(job.cluster)} --output=json"),
+        ]
     if kind == "create":
         manifest = json.dumps(make_manifest(job), indent=2) + "\n"
         return [make("kubectl create --filename=-", given=manifest)]
     if kind == "delete":
         return [make(f"kubectl delete jobset {job.cluster.name} --wait=false", may_be_absent=True)]
-    return [show_logs(job.cluster, "all", 20, False)] if kind == "last_words" else []
+    return [show_log(job.cluster, "all", 20, False)] if kind == "last_words" else []
 
 
 def _select(cluster: Cluster) -> str:
     return f"--selector=jobset.sigs.k8s.io/jobset-name={cluster.name}"
 
 
-def show_logs(cluster: Cluster, worker: str, lines: int, follow: bool) -> Command:
+def show_log(cluster: Cluster, worker: str, lines: int, follow: bool) -> Command:
     """Return the command that shows the end of the log of one pod, by its number, or of all."""
     index = f",batch.kubernetes.io/job-completion-index={worker}" * (worker != "all")
     return make(f"""kubectl logs --prefix {_select(cluster)}{index}
         --tail={lines} --max-log-requests={cluster.slice.hosts} {"--follow" * follow}""")
 
 
-def questions(job: Job) -> list[Command]:
-    """Return the commands of a look: describe the JobSet and list its Job."""
-    cluster = job.cluster
-    return [
-        make(f"kubectl get jobset {cluster.name} --output=json --ignore-not-found"),
-        make(f"kubectl get jobs {_select(cluster)} --output=json"),
-    ]
-
-
 def look(job: Job, ask: Ask, now: float) -> Answers:
     """Ask for the state of the JobSet and, where a final exit code ended it, for the code."""
-    about_jobset, about_jobs = questions(job)
+    about_jobset, about_jobs = plan("look", job)
     said = ask(about_jobset)
     if not said.code and not said.out.strip():
         return Answers(now, SliceSeen(decide.ABSENT))

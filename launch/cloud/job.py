@@ -30,8 +30,7 @@ class Job:
     def find(self, name: str) -> str:
         """Return the value of a training flag, the last one if repeated; '' without one."""
         start = f"--{name}="
-        values = [flag.removeprefix(start) for flag in self.flags if flag.startswith(start)]
-        return values[-1] if values else ""
+        return next((f.removeprefix(start) for f in self.flags[::-1] if f.startswith(start)), "")
 
     @property
     def workdir(self) -> str:
@@ -107,10 +106,8 @@ def check_config(job: Job) -> Job:
         store = _resolve(ROOT if is_clone else pathlib.Path.cwd(), path, job.flags)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            command = ["git", "-C", str(ROOT), "archive", job.commit]
-            packed = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
-            command = ["tar", "-xf", "-", "-C", folder]
-            ran = subprocess.run(command, input=packed, stderr=subprocess.PIPE)
+            pipe = ["bash", "-c", 'git -C "$0" archive "$1" | tar -xf - -C "$2"', str(ROOT)]
+            ran = subprocess.run([*pipe, job.commit, folder], stderr=subprocess.PIPE)
             if ran.returncode:
                 why = os.fsdecode(ran.stderr).split("\n")[0]
                 refuse(f"the commit is not unpacked in {folder} ({why}); make room, or set TMPDIR")

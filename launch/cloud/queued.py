@@ -20,6 +20,7 @@ _TPUS = "gcloud compute tpus"
 _NAMED = '"s/^/$HOSTNAME: /"'  # sed script: prefixes each line with the worker
 # Where training writes on a worker, from REMOTE_DIR.
 LOG = "logs/train.log"
+_TRAIN = ("bash", "launch/worker/on_worker_train.sh")
 START_SECS, DOCTOR_SECS = 600, 900
 # googlecloudsdk/generated_clients/apis/tpu/v2: QueuedResourceState.State, Node.State.
 _WAITING = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
@@ -32,15 +33,15 @@ NODE_KINDS = dict.fromkeys(_GONE, decide.LOST) | {"READY": decide.READY}
 # often training was started and when that was written. A file system's clock may be ahead.
 _ANSWER = re.compile(
     r"worker (?P<name>[A-Za-z0-9._-]{1,64}) "
-    r"(?:running (?:\d{1,9}|-) (?P<silent>-?\d{1,9}) (?P<at>\d{1,15}|-)"
-    r"|busy (?:\d{1,9}|-)|ended (?P<code>\d{1,3}) (?P<step>\d{1,15}|-)|never started|not set up)"
+    r"(?:(?:running (?:\d{1,9}|-) (?P<silent>-?\d{1,9})|ended (?P<code>\d{1,3}))"
+    r" (?P<step>\d{1,15}|-)|busy (?:\d{1,9}|-)|never started|not set up)"
     r"(?: starts (?P<starts>\d{1,6}) time (?P<time>\d{1,12}))?",
     re.ASCII,
 )
 
 
 def plan(kind: str, job: Job) -> list[Command]:
-    """Return the commands of an action of the supervisor."""
+    """Return the commands of an action of the supervisor; of a look: resource, node, workers."""
     cluster = job.cluster
     name, place, folder = cluster.name, cluster.place, cluster.get("REMOTE_DIR")
     if kind == "create":
@@ -53,6 +54,15 @@ def plan(kind: str, job: Job) -> list[Command]:
             {cluster.flags(**names, network="NETWORK", subnetwork="SUBNETWORK")}
             {"--internal-ips" * cluster.is_internal}"""
         return [make(line, secs=START_SECS)]
+    if kind == "look":
+        status = _call(cluster, *_TRAIN, "--status", LOG, job.workdir)
+        script = f'echo "worker $HOSTNAME $({{ {status}; }} 2>/dev/null || echo not set up)"'
+        queued, node = "json(state,createTime,tpu)", "json(state,networkEndpoints,createTime)"
+        return [
+            make(f"{_TPUS} queued-resources describe {name} {place} --format={queued}"),
+            make(f"{_TPUS} tpu-vm describe {name} {place} --format={node}"),
+            on_workers(cluster, "all", script),
+        ]
     if kind == "delete":
         line = f"{_TPUS} queued-resources delete {name} --force {place} --quiet --async"
         return [make(line, may_be_absent=True)]
@@ -68,8 +78,8 @@ def plan(kind: str, job: Job) -> list[Command]:
         return _start(job, is_examined=kind == "examine")
     codes = "|".join(map(str, decide.FINAL_CODES))
     scripts = {
-        "stop": _call(cluster, "--stop"),
-        "stacks": f"{_call(cluster, '--stacks')} | sed {_NAMED}",
+        "stop": _call(cluster, *_TRAIN, "--stop", LOG),
+        "stacks": f"{_call(cluster, *_TRAIN, '--stacks', LOG)} | sed {_NAMED}",
         "last_words": f"cd {folder} && if grep -qxE '{codes}' logs/train.exit_code 2>/dev/null; "
         f"then tail -n 20 {LOG} | sed {_NAMED}; fi",
     }
@@ -79,18 +89,16 @@ def plan(kind: str, job: Job) -> list[Command]:
 def _start(job: Job, is_examined: bool) -> list[Command]:
     """Return the commands that clear all workers, then start (or examine) all of them."""
     cluster, port = job.cluster, job.cluster.get("COORDINATOR_PORT")
-    here = f"cd {cluster.get('REMOTE_DIR')} && "
-    environment = f"JAX_COORDINATOR_PORT={port} " * bool(port)
     python, flags = cluster.get("REMOTE_PYTHON"), ["--multihost", *job.flags]
-    words = ["bash", "launch/worker/on_worker_train.sh", python, LOG, cluster.logs, *flags]
+    words = [*_TRAIN, python, LOG, cluster.logs, *flags]
     if is_examined:
         known = [flag for flag in flags if re.match(r"--(config[=.[]|workdir=|multihost$)", flag)]
         doctor = ["timeout", "--kill-after=10", str(DOCTOR_SECS), python, "-m", "bert_jax.doctor"]
         words = [*doctor, *known, "--json_out=logs/doctor.json"]
-    clear = f"bash launch/worker/on_worker_train.sh --clear {LOG}"
+    environment = ["env", f"JAX_COORDINATOR_PORT={port}"] * bool(port)
+    lines = (_call(cluster, *_TRAIN, "--clear", LOG), _call(cluster, *environment, *words))
     secs = START_SECS + DOCTOR_SECS * is_examined
-    commands = (clear, environment + shlex.join(words))
-    return [on_workers(cluster, "all", here + command, secs) for command in commands]
+    return [on_workers(cluster, "all", line, secs) for line in lines]
 
 
 def on_workers(cluster: Cluster, worker: str, command: str, secs: float = 180) -> Command:
@@ -114,33 +122,19 @@ def show_log(cluster: Cluster, worker: str, lines: int, follow: bool) -> Command
 
 
 def _call(cluster: Cluster, *words: str) -> str:
-    """Return the shell line that runs an action of on_worker_train.sh on a worker."""
-    script = ["bash", "launch/worker/on_worker_train.sh", words[0], LOG, *words[1:]]
-    return f"cd {cluster.get('REMOTE_DIR')} 2>/dev/null && {shlex.join(script)}"
-
-
-def questions(job: Job) -> list[Command]:
-    """Return the commands of a look: the queued resource, its node, the status of all workers."""
-    name, place = job.cluster.name, job.cluster.place
-    status = _call(job.cluster, "--status", job.workdir)
-    script = f'echo "worker $HOSTNAME $({{ {status}; }} 2>/dev/null || echo not set up)"'
-    queued, node = "json(state,createTime,tpu)", "json(state,networkEndpoints,createTime)"
-    return [
-        make(f"{_TPUS} queued-resources describe {name} {place} --format={queued}"),
-        make(f"{_TPUS} tpu-vm describe {name} {place} --format={node}"),
-        on_workers(job.cluster, "all", script),
-    ]
+    """Return the shell line that runs a command in REMOTE_DIR."""
+    return f"cd {cluster.get('REMOTE_DIR')} && {shlex.join(words)}"
 
 
 def no_answer(now: float, said: Answer) -> Answers:
     """Return Answers without a slice, and the error that hides its state."""
     words = said.words if said.code else f"an answer without a state: {said.out[:200]!r}"
-    return Answers(now, None, words, said.is_permanent)
+    return Answers(now, error=words, is_permanent=said.is_permanent)
 
 
 def look(job: Job, ask: Ask, now: float) -> Answers:
     """Ask for the state of the slice and, where it is ready, of its workers."""
-    about_queued, about_node, about_workers = questions(job)
+    about_queued, about_node, about_workers = plan("look", job)
     said = ask(about_queued)
     if said.is_absent:
         return Answers(now, SliceSeen(decide.ABSENT))
@@ -200,8 +194,7 @@ def read_workers(text: str) -> tuple[tuple[Worker, ...], tuple[str, ...], int | 
         silent_secs, *rest = (int(found[key] or 0) for key in ("silent", "code", "starts", "time"))
         name, status = line.split(" ")[1:3]
         workers[name] = Worker(name, status, max(silent_secs, 0), *rest)
-        step = found["at"] or found["step"]
-        if step is not None:
+        if step := found["step"]:
             steps.append(-1 if step == "-" else int(step))
     if junk:
         junk = [f"{len(junk)} answers are none of on_worker_train.sh: '{junk[0][:200]}'"]

@@ -139,16 +139,14 @@ def ask_all(commands: Sequence[Command], ask: Ask) -> Answer:
 
 def run_all(commands: Sequence[Command], is_dry_run: bool = False) -> int:
     """Run commands and show their output until one fails, or only print them; return the code."""
-    for command in commands:
-        if is_dry_run:
+    if is_dry_run:
+        for command in commands:
             command.print()
-        elif command.may_be_absent:
-            if (said := ask_all([command], ask)).code:
-                print(escape(f"error: {said.words}"), file=sys.stderr)
-                return said.code
-        elif code := _run(command):
-            return code
-    return 0
+        return 0
+    said = ask_all(commands, lambda c: ask(c) if c.may_be_absent else Answer(_run(c)))
+    if said.code and said.err:  # of what ran silently
+        print(escape(f"error: {said.words}"), file=sys.stderr)
+    return said.code
 
 
 def _run(command: Command) -> int:

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, TextIO
 
 from . import decide
-from .decide import REPORTED, Action, Answers, Rules, State
+from .decide import KEPT, REPORTED, Action, Answers, Rules, State
 from .job import Job
 from .run import Answer, Ask, Command, ask_all, make
 from .text import dig, escape, read_json, read_time, refuse
@@ -40,16 +40,12 @@ def read_state(path: pathlib.Path, rules: Rules) -> State:
         if not (is_right or (value is None and "None" in kinds[name])):
             words = f"{name}={value!r}"[:100]
             refuse(f"{path} holds {words}, which the supervisor did not write; remove it")
-    workdir = values.pop("workdir")
+    if values.pop("workdir") != rules.workdir:
+        values = {name: values[name] for name in (*KEPT, "condemned")} | {"spent_secs": 0}
     state = State(rules, **values)
-    if workdir != rules.workdir:
-        kept = {name: values[name] for name in ("created", "condemned", "seen", "is_there")}
-        state = State(rules, **kept, billed_since=state.billed_since)
     # Nobody knows whether a slice that went meanwhile was deleted on purpose, nor what became of
     # whatever the last looks in a row saw. A supervisor sends its own commit before any start.
-    state.is_expected = state.is_set_up = False
-    state.unanswered_since = state.not_ready_since = None
-    state.missing = state.partial = state.unreached = 0
+    state.forget("is_expected is_set_up unanswered_since not_ready_since missing partial unreached")
     return state
 
 
@@ -178,10 +174,9 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervise until the end; return the exit code."""
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores hang-ups
-            numbers.append(signal.SIGHUP)
-        former = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores hang-ups
+                signal.signal(number, signal.default_int_handler)
         try:
             while (code := self.turn()) is None:
                 pass
@@ -193,8 +188,6 @@ class Supervisor:
             self.say(f"{words}: make room, and the same command resumes")
             code = 1
         finally:
-            for number, handler in former.items():
-                signal.signal(number, handler)
             self.say_cost()
         self.bucket_lock.release()
         return code

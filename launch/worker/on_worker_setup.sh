@@ -6,7 +6,6 @@ set -eEuo pipefail
 
 readonly ARCHIVE=$1 COMMIT=$2 FOLDER=$3 PYTHON=$4 WHEELHOUSE=${5-}
 readonly VERSION=3.12
-readonly RIGHT_VERSION="import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$VERSION')"
 # With a wheelhouse, packages come from nowhere else.
 PIP_SOURCE=() UV_SOURCE=()
 
@@ -29,10 +28,10 @@ refuse_while_training() {
         refuse "training runs in $FOLDER ($status); stop it first with launch/train.sh --stop"
 }
 
-# The list of unpacked files is kept, so that files which a later commit no longer has can be removed:
-# a module left behind could still be imported.
+# The list of unpacked files is kept, so that a later commit first removes them: a module left behind could still
+# be imported.
 unpack() {
-    local archive name
+    local archive
     archive=$(realpath "$ARCHIVE")
     mkdir -p "$FOLDER"
     cd "$FOLDER"
@@ -40,10 +39,8 @@ unpack() {
         refuse "$PWD has files that setup.sh did not put there; set REMOTE_DIR in cluster.env to" \
             "another folder, or move them away"
     mkdir -p .sent
-    tar -tzf "$archive" --quoting-style=literal | sed '/\/$/d' | LC_ALL=C sort >.sent/new
-    if [[ -f .sent/files ]]; then
-        LC_ALL=C comm -23 .sent/files .sent/new | while IFS= read -r name; do rm -f -- "$name"; done
-    fi
+    tar -tzf "$archive" --quoting-style=literal | sed '/\/$/d' >.sent/new
+    [[ ! -f .sent/files ]] || xargs -d '\n' rm -f -- <.sent/files
     mv .sent/new .sent/files
     tar -xzf "$archive"
     echo "$COMMIT" >.sent/commit
@@ -83,7 +80,7 @@ install() {
     [[ ! -e $venv || -f $venv/pyvenv.cfg ]] ||
         refuse "$venv exists and is no virtual environment; set REMOTE_PYTHON in cluster.env to another" \
             "one, such as .venv/bin/python"
-    "$PYTHON" -c "$RIGHT_VERSION" 2>/dev/null ||
+    [[ $("$PYTHON" --version 2>/dev/null || true) == "Python $VERSION."* ]] ||
         .uv/bin/uv venv --quiet --clear --python="$VERSION" "$venv"
     # The build constraint covers the setuptools that builds what has no wheel: it is checked likewise.
     .uv/bin/uv pip sync --quiet --compile-bytecode --python="$PYTHON" --require-hashes "${UV_SOURCE[@]}" \

@@ -30,8 +30,18 @@ write_whole() {
     mv "$1.new" "$1"
 }
 
+# Succeed once no process of a training is left, within so many seconds.
+wait_for_end() {
+    [[ ! -e $LOCK ]] || flock --shared --wait "$1" "$LOCK" true
+}
+
 is_running() {
-    [[ -e $LOCK ]] && ! flock --shared --nonblock "$LOCK" true
+    ! wait_for_end 0
+}
+
+refuse_second() {
+    refuse "training runs here already ($1); wait for it to end, or stop it with --stop of the script that started it:" \
+        "launch/train.sh or launch/hosts.sh"
 }
 
 start() {
@@ -40,9 +50,7 @@ start() {
     mkdir -p "$(dirname "$LOG")"
     exec 9>>"$LOCK"
     # A --status may hold the lock for a moment.
-    flock --wait 1 9 ||
-        refuse "training runs here already (process $(group));" \
-            "wait for it to end, or stop it with --stop of the script that started it: launch/train.sh or launch/hosts.sh"
+    flock --wait 1 9 || refuse_second "process $(group)"
     rm -f "$EXIT_CODE" "$PID"
     for flag in "$@"; do
         if [[ $flag == --workdir=* ]]; then workdir=${flag#*=}; fi
@@ -62,47 +70,34 @@ start() {
 # Copies of the log are named by the worker and the time of its first line: a recreated TPU VM
 # has workers of other names, and overwrites none.
 upload() {
-    local first said
+    local first
     read -r first _ <"$LOG"
-    said=$(timeout 300 gcloud storage cp --quiet "$LOG" "$1/$HOSTNAME-${first//[-:]/}.log" 2>&1) ||
-        { write_whole "$BASE.not_uploaded" "$(date -u +%FT%TZ) $said" && return 1; }
-    rm -f "$BASE.not_uploaded"
+    timeout 300 gcloud storage cp --quiet "$LOG" "$1/$HOSTNAME-${first//[-:]/}.log" 2>&1
 }
 
 # A session and process group of its own, which --stop ends as a whole.
 run() {
-    local python=$2 bucket=$3 child uploading='' code=0
+    local python=$2 bucket=$3 said uploading='' code=0
     shift 3
     trap : TERM INT HUP USR1 USR2
-    "$python" -u -m bert_jax.train "$@" &
-    child=$!
-    write_whole "$PID" "$$ $child"
     if [[ -n $bucket ]]; then
-        while sleep "$UPLOAD_SECS"; do upload "$bucket" || true; done 9>&- &
+        while sleep "$UPLOAD_SECS"; do upload "$bucket" >/dev/null || true; done 9>&- &
         uploading=$!
     fi
-    # wait also returns when a signal has come.
-    while true; do
-        code=0
-        wait "$child" || code=$?
-        kill -0 "$child" 2>/dev/null || break
-    done
+    (write_whole "$PID" "$$ $BASHPID" && exec "$python" -u -m bert_jax.train "$@") || code=$?
     [[ -z $uploading ]] || kill "$uploading" 2>/dev/null || true
     write_whole "$EXIT_CODE" "$code"
     date -u "+%FT%TZ ended with exit code $code"
     exec 9>&-
-    [[ -z $bucket ]] || upload "$bucket" || echo "the log was not copied to $bucket: $(cat "$BASE.not_uploaded")"
+    [[ -z $bucket ]] || said=$(upload "$bucket") || echo "the log was not copied to $bucket: $said"
 }
 
 # Only all-digit names count: an unfinished checkpoint ends in .orbax-checkpoint-tmp.
 newest_step() {
-    local workdir=$1 name newest=-
-    for name in "$workdir"/checkpoints/*; do
-        name=${name##*/}
-        [[ $name =~ ^[0-9]{1,15}$ ]] || continue
-        if [[ $newest == - ]] || ((10#$name > newest)); then newest=$((10#$name)); fi
-    done
-    echo "$newest"
+    local newest
+    newest=$(find "$1/checkpoints/" -maxdepth 1 -printf '%f\n' 2>/dev/null |
+        sed -nE 's/^0*([0-9]{1,15})$/\1/p' | sort -n | tail -n 1 || true)
+    echo "${newest:--}"
 }
 
 # The process group of the training; nothing if the file is empty, as after a full disk. kill of group 1 or less
@@ -116,11 +111,7 @@ group() {
 status() {
     local pid workdir written code=''
     workdir=$(cat "$WORKDIR" 2>/dev/null || true)
-    if [[ -e $EXIT_CODE ]]; then
-        read -r code <"$EXIT_CODE" || true
-        [[ $code =~ ^[0-9]{1,3}$ ]] || code=137
-        echo "ended $code $(newest_step "${2-$workdir}")"
-    elif is_running; then
+    if [[ ! -e $EXIT_CODE ]] && is_running; then
         pid=$(group)
         pid=${pid:--}
         if [[ -n ${2-} && ${2%%+(/)} != "${workdir%%+(/)}" ]]; then
@@ -130,17 +121,14 @@ status() {
         # A log that was moved or removed is still written.
         written=$(stat -Lc %Y "/proc/$pid/fd/1" "$LOG" "$LOCK" 2>/dev/null | sort -n | tail -n 1 || true)
         echo "running $pid $(($(date +%s) - written)) $(newest_step "${2-$workdir}")"
-    elif [[ -e $PID ]]; then
-        # No process is left and no exit code was written: training was killed, or the worker rebooted.
-        echo "ended 137 $(newest_step "${2-$workdir}")"
+    elif [[ -e $EXIT_CODE || -e $PID ]]; then
+        # Without an exit code training was killed, or the worker rebooted.
+        read -r code 2>/dev/null <"$EXIT_CODE" || true
+        [[ $code =~ ^[0-9]{1,3}$ ]] || code=137
+        echo "ended $code $(newest_step "${2-$workdir}")"
     else
         echo "never started"
     fi
-}
-
-wait_at_most() {
-    local deadline=$((SECONDS + $1))
-    while is_running && ((SECONDS < deadline)); do sleep 0.1; done
 }
 
 stop() {
@@ -148,13 +136,11 @@ stop() {
     is_running || { echo "$HOSTNAME: no training runs here" && return; }
     group=$(group)
     [[ -z $group ]] || kill -TERM -- "-$group" 2>/dev/null || true
-    wait_at_most "$STOP_GRACE_SECS"
-    if is_running; then
+    if ! wait_for_end "$STOP_GRACE_SECS"; then
         [[ -z $group ]] || kill -KILL -- "-$group" 2>/dev/null || true
         echo "$HOSTNAME: killed, as $STOP_GRACE_SECS s after SIGTERM it was still there"
     fi
-    wait_at_most "$KILL_SECS"
-    if is_running; then
+    if ! wait_for_end "$KILL_SECS"; then
         echo "$HOSTNAME: error: $KILL_SECS s after SIGKILL a process of the training still holds $LOCK" >&2
         return 1
     fi
@@ -164,12 +150,11 @@ stop() {
 
 # SIGQUIT ends a process without a handler for it; bit 0x4 of SigCgt says that there is one.
 stacks() {
-    local child caught
+    local child
     if is_running; then
         read -r _ child <"$PID" || true
         [[ $child =~ ^[1-9][0-9]{0,8}$ ]] || child=0
-        caught=$(sed -n 's/^SigCgt:[[:space:]]*\([0-9a-f]\{1,16\}\)$/\1/p' "/proc/$child/status" 2>/dev/null || true)
-        if ((0x${caught:-0} & 0x4)); then
+        if grep -q '^SigCgt:.*[4-7c-f]$' "/proc/$child/status" 2>/dev/null; then
             kill -QUIT "$child"
             sleep "$STACKS_SECS"
         else
@@ -184,8 +169,7 @@ stacks() {
 clear() {
     local now folder words
     now=$(status "$LOG")
-    [[ $now != running* ]] ||
-        refuse "training runs here already ($now); stop it with --stop of the script that started it: launch/train.sh or launch/hosts.sh"
+    [[ $now != running* ]] || refuse_second "$now"
     stop >/dev/null
     cd -P . # as /proc names folders
     for folder in /proc/[0-9]*; do

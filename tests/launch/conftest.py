@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from launch.cloud import commands, job, run, watch, wheelhouse
+from launch.cloud import commands, job, run, watch
 from tests.launch.scripts import make_clone, write_cluster, write_command
 from tests.launch.simulated_cloud import HOUR, SAVE_SECS, Cloud
 
@@ -40,7 +40,7 @@ def send(one_clone, monkeypatch):
     """Return a function that sets the clone whose commits are sent; by default a shared one."""
 
     def choose(folder: pathlib.Path) -> pathlib.Path:
-        for module in (job, wheelhouse):
+        for module in (job, commands):
             monkeypatch.setattr(module, "ROOT", folder)
         return folder
 

@@ -169,7 +169,7 @@ THREE = "Container train for pod a/b failed with exit code 3 matching FailJob ru
     [
         (FINAL, [("PodFailurePolicy", THREE)], decide.READY, [3]),
         (FINAL, [], decide.READY, [2]),  # final even if nobody knows which
-        (FINAL, None, None, []),
+        (FINAL, None, decide.UNKNOWN, []),
         (RESTARTED, [("PodFailurePolicy", THREE)], decide.LOST, [0]),
     ],
 )
@@ -186,7 +186,7 @@ def test_a_failed_jobset_has_the_exit_code_of_its_job(tmp_path, jobset, jobs, ki
         return Answer(0, json.dumps(said)) if said else Answer(1, "", "HTTPError 503")
 
     answers = gke.look(make_job(tmp_path, "gke"), ask, 0)
-    assert (answers.slice and answers.slice.kind) == kind
+    assert answers.slice.kind == kind
     assert [worker.code for worker in answers.workers] == codes
 
 
@@ -250,7 +250,7 @@ def test_a_bucket_that_cannot_be_read_says_nothing_of_the_machines(tmp_path):
     """Else a slice that trains would be deleted, as its machines seem to be silent."""
     machines = [("RUNNING", "NONE")] * 2
     answers = look_at_group(tmp_path, machines, Answer(1, "", "HTTPError 403: no access"))
-    assert (answers.slice, answers.is_permanent) == (None, True)
+    assert (answers.slice.kind, answers.is_permanent) == (decide.UNKNOWN, True)
     answers = look_at_group(tmp_path, machines, Answer(1, "", "matched no objects or files"))
     assert (answers.slice.kind, answers.workers) == (decide.READY, ())
     assert answers.error == "matched no objects or files"

@@ -31,7 +31,7 @@ JOURNEYS = [
     # Codes after which no start helps; a slice stays where its disks may be the only trace.
     (BUCKET, UP + "ready 2 run / absent / absent", GO + "last_words stop delete / delete / end 2"),
     # The next supervisor counts anew.
-    (DISK, UP + "ready run 3 / ready 3 3 / ready run run", GO + "last_words stop end 3 / start / -"),
+    (DISK, UP + "ready run 3 / ready 3 3 / ready run run", GO + "last_words stop end 3 / set_up start / -"),
     (BUCKET, UP + "ready 134 run / ready run run / ready 143 86", GO + "stop start / - / stop start"),
     # The end of a run that was not ours to see says nothing.
     (BUCKET, "ready 2 2 / ready run run", "set_up start / -"),
@@ -153,10 +153,11 @@ def test_journey(rules, looks, decided):
 
 
 def test_a_pause_doubles_while_requests_fail_and_ends_with_an_answer():
-    state, _, said = play(BUCKET, "absent !create=503 / absent !create=503 / none / none / none")
+    fails = "absent !create=503 / +120 absent !create=503 / +240 none / +480 none / +600 none"
+    state, _, said = play(BUCKET, fails)
     pauses = [words.rpartition("in ")[2] for words in said if "retrying" in words]
     assert pauses == ["120 s", "240 s", "480 s", "600 s", "600 s"]
-    assert play(BUCKET, "queued", state)[0].pause == 0
+    assert play(BUCKET, "queued", state)[0].unanswered_since is None
 
 
 def test_dollars_never_count_too_little_nor_twice():

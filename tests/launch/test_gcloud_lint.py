@@ -168,7 +168,7 @@ def test_compute_engine_tells_its_newest_error_and_a_missing_right(cluster, tmp_
     policy = next(c for c in compute_engine.plan("create", job) if "workload-policy" in c.words)
     with serving(api) as address:
         there = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{address}/compute/v1/"}
-        asked = (compute_engine.questions(job)[2], policy)
+        asked = (compute_engine.plan("look", job)[2], policy)
         newest, denied = (run_gcloud(c.words[1:], tmp_path, **there) for c in asked)
     assert json.loads(newest.stdout) == [{"error": {"code": "E3"}}], newest.stderr
     assert Answer(denied.returncode, denied.stdout, denied.stderr).is_permanent, denied.stderr

@@ -136,7 +136,7 @@ def test_hosts_restarts_after_the_codes_that_may_succeed(folder, code, is_restar
     assert (ran.returncode, len(starts)) == (0 if is_restarted else code, 4 if is_restarted else 2)
     own = r"cd -- my\ folder && exec bash launch/worker/on_worker_train.sh python logs/a.log ''"
     flags = r"--workdir=w --x=a\ \'b\'\ \$\(id\) --multihost --num_processes=2"
-    first = f"{own} {flags} --coordinator_address=a:8482 --process_id=0"
+    first = f"{own} --coordinator_address=a:8482 {flags} --process_id=0"
     assert sorted(starts)[0] == first
     options = "-o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=20 --"
     assert set(calls(folder, "ssh")) == {f"{options} {host} bash" for host in "ab"}

@@ -233,7 +233,7 @@ def test_a_bucket_that_takes_nothing_ends_no_training(bucket, worker):
 def test_a_python_that_is_not_there_is_an_exit_code(worker):
     worker.start()
     wait_for(lambda: worker.status() == "ended 127 -")
-    assert "./python: No such file" in worker.log.read_text()
+    assert "/python: No such file" in worker.log.read_text()
 
 
 # --clear: what it ends and removes before a training, and what it leaves.

@@ -34,7 +34,7 @@ def ends_before_the_slice_is_gone(state, answers):
 
 
 def waits_for_what_is_lost(state, answers):
-    if answers.slice is not None and answers.slice.kind == "LOST":
+    if answers.slice.kind == "LOST":
         return state, []
     return decide(state, answers)
 
