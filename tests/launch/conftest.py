@@ -25,6 +25,13 @@ def quick_python(monkeypatch):
 
 
 @pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """Return a folder for commands, the first on PATH."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'my tools'}:{os.environ['PATH']}")
+    return tmp_path / "my tools"
+
+
+@pytest.fixture
 def cluster(tmp_path):
     """Return a function that writes a complete cluster.env, changed as it is told."""
     return lambda **changed: write_cluster(tmp_path / "cluster.env", **changed)
@@ -100,9 +107,13 @@ def split_flags(words: list[str]) -> tuple[str, set[str]]:
 
 
 @pytest.fixture
-def cloud(tmp_path, monkeypatch):
-    """Simulate a Google Cloud that grants everything at once, for commands in this process."""
+def cloud(tools, monkeypatch):
+    """Simulate a Google Cloud that grants everything at once, for commands in this process.
+
+    on_sleep: what passes the time while a command sleeps.
+    """
     cloud = Cloud(0, "queued")
+    cloud.on_sleep = lambda secs: cloud.sleep(HOUR)
     cloud.trouble, cloud.grants_from, cloud.final_code, cloud.calls = 0, cloud.now, 0, []
     cloud.length = 2 * SAVE_SECS
 
@@ -122,9 +133,8 @@ def cloud(tmp_path, monkeypatch):
     for module in (run, commands):
         monkeypatch.setattr(module, "ask", ask)
     for module in (watch, commands):
-        monkeypatch.setattr(module, "time", cloud.clock(lambda secs: cloud.sleep(HOUR)))
-    write_command(tmp_path / "tools" / "gcloud")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
+        monkeypatch.setattr(module, "time", cloud.clock(lambda secs: cloud.on_sleep(secs)))
+    write_command(tools / "gcloud")
     return cloud
 
 
@@ -151,10 +161,62 @@ esac
 
 
 @pytest.fixture
-def bucket(tmp_path, monkeypatch):
+def bucket(tools, tmp_path, monkeypatch):
     """Return a folder that the stand-in for gcloud on PATH serves as gs://."""
-    write_command(tmp_path / "tools" / "gcloud", GCLOUD)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
+    write_command(tools / "gcloud", GCLOUD)
     monkeypatch.setenv("CLOUD", str(tmp_path / "cloud"))
     (tmp_path / "cloud").mkdir()
     return tmp_path / "cloud"
+
+
+# A worker's python3, whose pip brings REAL_UV or a stand-in, which makes a Python that prints its
+# arguments or is TRAINER. A wheelhouse has them as well. HOME has the calls of the first two.
+_WORKER = {
+    "python3": """\
+echo "python3 $*" >>"$HOME/calls.log"
+[[ -z ${NO_PIP-} ]] || exit 1
+for word; do
+    case $word in
+        --dest=*) mkdir -p "${word#*=}" && touch "${word#*=}/a-1-py3-none-any.whl" ;;
+        --target=*)
+            mkdir -p "${word#*=}/bin"
+            ln -sf "${REAL_UV-${0%/*}/uv}" "${word#*=}/bin/uv" ;;
+    esac
+done
+""",
+    "uv": """\
+echo "uv $*" >>"$HOME/calls.log"
+case $1 in
+    --version) echo "uv 0.0.0" ;;
+    python) echo "[{\\"url\\":\\"$URL\\"}]" ;;
+    venv)
+        mkdir -p "${!#}/bin" && touch "${!#}/pyvenv.cfg"
+        cp "$(dirname "$(realpath "$0")")/venv-python" "${!#}/bin/python" ;;
+esac
+[[ "$*" != *"${UV_FAILS-nothing}"* ]]
+""",
+    "venv-python": """\
+case "$*" in
+    --version) echo Python 3.12.0 ;;
+    *"import jax"*) echo jax 0 ;;
+    *--print_config*) exit "${TRAIN_EXIT-0}" ;;
+    *bert_jax.train*)
+        echo "$HOSTNAME trains: $*"
+        [[ -z ${TRAINER-} ]] || exec "$TRAINER" "$@"
+        exit "${TRAIN_EXIT-0}" ;;
+esac
+""",
+}
+
+
+def write_worker(tools: pathlib.Path) -> None:
+    """Write the commands of a worker."""
+    for name, text in _WORKER.items():
+        write_command(tools / name, text)
+
+
+@pytest.fixture
+def worker_tools(tools):
+    """Return the folder of commands, with those of a worker."""
+    write_worker(tools)
+    return tools

@@ -16,9 +16,8 @@ from launch.cloud import compute_engine, decide, gke, queued
 from launch.cloud.run import Answer, ask_all
 from launch.cloud.text import MAX_TEXT, dig, escape, read_json, read_time
 from tests.launch.conftest import GOLDEN
-from tests.launch.scripts import needs_gcloud
+from tests.launch.scripts import make_job, needs_gcloud
 from tests.launch.simulated_cloud import HOSTILE
-from tests.launch.weeks import make_job
 
 
 @pytest.mark.parametrize(

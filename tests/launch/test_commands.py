@@ -9,10 +9,9 @@ import sys
 
 import pytest
 
-from launch.cloud import commands, job, watch
+from launch.cloud import job, watch
 from tests.launch import scripts
-from tests.launch.pods import run_on
-from tests.launch.scripts import LAUNCH, TRAIN_FLAGS, commit, write_command
+from tests.launch.scripts import LAUNCH, TRAIN_FLAGS, commit, run_on, write_command
 from tests.launch.simulated_cloud import HOUR
 
 pytestmark = pytest.mark.slow
@@ -137,13 +136,11 @@ def test_a_creation_that_fails_says_what_deletes_whatever_it_left(call, cluster,
     assert f"costs money until: launch/delete.sh {option}" in error
 
 
-def test_ctrl_c_ends_a_wait_without_a_traceback(call, cluster, cloud, monkeypatch):
-    cloud.grants_from = cloud.now + 10 * HOUR
-
+def test_ctrl_c_ends_a_wait_without_a_traceback(call, cluster, cloud):
     def interrupt(secs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands, "time", cloud.clock(interrupt))
+    cloud.grants_from, cloud.on_sleep = cloud.now + 10 * HOUR, interrupt
     assert call("create", cluster(), "--wait")[0] == 130
 
 

@@ -15,11 +15,10 @@ import pytest
 
 from launch.cloud import compute_engine
 from launch.cloud.check import list_checks
-from launch.cloud.cluster import Cluster
-from launch.cloud.job import Job
 from launch.cloud.run import Answer
+from launch.cloud.topologies import ROADS
 from tests.launch.conftest import split_flags
-from tests.launch.scripts import LAUNCH, needs_gcloud
+from tests.launch.scripts import LAUNCH, make_job, needs_gcloud
 from tests.launch.scripts import call as call_command
 from tests.launch.test_plans import CALLS, list_commands
 from tests.launch.tpu_api import TpuApi, serving
@@ -106,12 +105,10 @@ def refused(lines: list[str], folder: pathlib.Path) -> dict[str, str]:
 def test_gcloud_knows_every_command_and_flag(call, cluster, tmp_path):
     printed = list_commands(call, cluster, CALLS)
     lines = [shlex.join(words) for words in printed if words[0] == "gcloud"]
-    for topology in ("v5e:2x4", "v6e:2x4"):
-        option = cluster(BUCKET="gs://my-bucket", TOPOLOGY=topology)
-        path = pathlib.Path(option.partition("=")[2])
-        job = Job(Cluster(path, {}), ("--config.data.store=gs://b/s",))
-        checks = list_checks(job)
-        lines += [line for c in checks for line in (c.remedy, c.relocation) if line]
+    for road in ROADS:
+        checks = list_checks(make_job(tmp_path, road, "--config.data.store=gs://b/s"))
+        remedies = [line for check in checks for line in (check.remedy, check.relocation)]
+        lines += [line for line in remedies if line.startswith("gcloud ")]
     for path in (*PAGES, *LAUNCH.rglob("*.sh"), LAUNCH / "cluster.env"):
         lines += written(path.read_text())
     lines += written(WRONG)
@@ -157,10 +154,9 @@ def test_a_lock_or_an_image_that_is_not_there_is_absent(tmp_path, monkeypatch, l
 
 @needs_gcloud
 @pytest.mark.slow
-def test_compute_engine_tells_its_newest_error_and_a_missing_right(cluster, tmp_path, monkeypatch):
+def test_compute_engine_tells_its_newest_error_and_a_missing_right(tmp_path, monkeypatch):
     """Its API promises no order of errors; gcloud names no code where a request is refused."""
-    option = cluster(TOPOLOGY="v6e:2x4", BUCKET="gs://my-bucket")
-    job = Job(Cluster(pathlib.Path(option.partition("=")[2]), {}), commit="a")
+    job = make_job(tmp_path, "compute_engine")
     errors = [{"timestamp": f"2026-11-0{day}", "error": {"code": f"E{day}"}} for day in (1, 3, 2)]
     refused = {"error": {"code": 403, "message": "Required 'compute.b.create' permission for 'a'"}}
     api, answers = TpuApi(workers=0), {"GET": (200, {"items": errors})}

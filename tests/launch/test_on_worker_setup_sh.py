@@ -5,8 +5,7 @@ import shlex
 
 import pytest
 
-from tests.launch.pods import make_tools, run_on
-from tests.launch.scripts import LAUNCH, commit, git
+from tests.launch.scripts import LAUNCH, commit, git, run_on
 
 pytestmark = pytest.mark.slow
 
@@ -20,9 +19,8 @@ def home(tmp_path):
 
 
 @pytest.fixture
-def set_up(clone, home, tmp_path):
+def set_up(clone, home, worker_tools):
     """A function that runs the script for the present commit of the clone; gives stdout, stderr."""
-    path = make_tools(tmp_path / "tools")
 
     def run(python=".venv/bin/python", code=0, **environment):
         archive = home / "sent.tar.gz"
@@ -30,7 +28,7 @@ def set_up(clone, home, tmp_path):
         (home / "calls.log").unlink(missing_ok=True)
         head = git(clone, "rev-parse", "HEAD")
         command = shlex.join(["bash", str(SCRIPT), archive.name, head, "bert_jax", python])
-        ran = run_on(home, command, **{"PATH": path} | environment)
+        ran = run_on(home, command, **environment)
         assert ran.returncode == code, ran
         return ran.stdout, ran.stderr
 

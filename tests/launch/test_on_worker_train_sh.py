@@ -6,24 +6,16 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-from tests.launch.scripts import LAUNCH, call, write_command
+from tests.launch.scripts import LAUNCH, call, wait_for, write_command
 
 pytestmark = pytest.mark.slow
 
 SCRIPT = str(LAUNCH / "worker" / "on_worker_train.sh")
 LOG = "logs/train.log"
 TRAINS = ("while [[ ! -e end ]]; do sleep 0.05; done", 'exit "$(cat end)"')
-
-
-def wait_for(holds) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def is_alive(pid: int) -> bool:

@@ -14,16 +14,13 @@ from unittest import mock
 
 from launch.cloud import decide as module
 from launch.cloud import watch
-from launch.cloud.cluster import Cluster
 from launch.cloud.commands import ROADS
 from launch.cloud.decide import FINAL_CODES, Rules, decide
-from launch.cloud.job import Job
 from launch.cloud.watch import write_state
-from tests.launch.scripts import write_cluster
+from tests.launch.scripts import make_job
 from tests.launch.simulated_cloud import BEGIN, HOUR, LOOK_SECS, MAX_DELETION_SECS, WEEK, Cloud
 
 NAMES = tuple(ROADS)
-SETTINGS = {"BUCKET": "gs://my-bucket", "GKE_IMAGE": "images/bert:1", "PROVISIONING": "spot"}
 USD_PER_HOUR = 10.0
 # A run that may go on ends within its length and this: a look that finds it lost, a hang that is
 # seen, a deletion, a look, a new slice, a try, and the work since the last save.
@@ -37,14 +34,6 @@ class Week:
     code: int | None
     looks: int
     broken: list[str]
-
-
-def make_job(folder: pathlib.Path, road: str, **settings: str) -> Job:
-    """Make a job of two machines on a road."""
-    topology = "v5e:2x4" if road == "queued" else "v6e:2x4"
-    write_cluster(folder / "cluster.env", TOPOLOGY=topology, ROAD=road, **SETTINGS | settings)
-    flags = ("--config=configs/base.py", "--workdir=gs://b/a")
-    return Job(Cluster(folder / "cluster.env", {}), flags, "a" * 40)
 
 
 def live(seed: int, road: str, decides: Callable = decide) -> Week:
