@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import re
 import sys
 
@@ -10,7 +9,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.launch.scripts import LAUNCH, call, git
+from launch.cloud import gke
+from tests.launch.scripts import LAUNCH, UV, call, git, needs_uv
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,6 @@ TARGETS = {"cpu": ("cpu.txt", None), "cuda": ("gpu.txt", "jax-cuda13-plugin")}
 TARGETS["tpu"] = ("tpu.txt", "libtpu")
 ENTRY = ["python", "-m", "bert_jax"]
 FOLDER = LAUNCH.parent / "requirements"
-UV = pathlib.Path(sys.executable).with_name("uv")
 ON_A_WORKER = {
     "python_version": "3.12",
     "python_full_version": "3.12.0",
@@ -101,14 +100,14 @@ def test_an_image_has_the_packages_of_its_devices_the_code_and_another_user_than
     assert copied == ["requirements", "."]
     assert {i for i, _ in instructions} <= {"WORKDIR", "COPY", "RUN", "ENV", "ENTRYPOINT", "USER"}
     assert [json.loads(words) for i, words in instructions if i == "ENTRYPOINT"] == [ENTRY]
-    # Its last user runs the check, and whatever is started in it.
-    assert instructions[-2] == ("USER", "1000:1000")
+    # Its last user runs the check, and whatever is started in it; pods have the same one.
+    assert instructions[-2] == ("USER", f"{gke.USER}:{gke.USER}") and gke.USER
     check = re.sub("^JAX_PLATFORMS=cpu ", "", instructions[-1][1])
     assert check == f"{' '.join(ENTRY)} train --config=configs/tiny.py --print_config >/dev/null"
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not UV.exists(), reason="needs uv")
+@needs_uv
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_empty_environment_gets_the_packages_of_an_image(tmp_path, target):
     """Where there is a Python 3.12, those of cpu are installed and the entry point is run."""
