@@ -29,14 +29,13 @@ from tests.launch.scripts import (
     write_command,
 )
 from tests.launch.test_hosts import assert_same_run, wait_for_step
-from tests.launch.tpu_api import TpuApi, serving
+from tests.launch.tpu_api import TOKEN, TpuApi, log_in, serving
 
 pytestmark = [pytest.mark.long, needs_gcloud]
 
 WORKERS = 4
 FLAGS = [*TINY[1:], "--config.phases[0].steps=120", "--config.checkpoint.every_steps=20"]
 FLAGS += ["--config.log_every_steps=5"]
-TOKEN = "ya29.of-nobody"
 # In the place of a secret in the environment.
 CANARY = "canary-4e1f"
 _SSH = """\
@@ -76,7 +75,6 @@ class Pod:
         write_ssh(folder / "bin")
         write_worker(folder / "tools")
         (folder / "home").mkdir()
-        (folder / "token").write_text(f"{TOKEN}\n")
         self.environment = {
             **os.environ,
             "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
@@ -85,11 +83,7 @@ class Pod:
             "LIBTPU_LOCK": str(folder / "libtpu_lockfile"),
             "MY_API_KEY": CANARY,
             "HOME": str(folder / "home"),
-            "CLOUDSDK_CONFIG": str(folder / "gcloud"),
-            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-            "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(folder / "token"),
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{address}/",
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{address}/compute/v1/",
+            **log_in(folder, TPU=f"{address}/", COMPUTE=f"{address}/compute/v1/"),
         }
         api.on_ready = functools.partial((self.workers / "unreachable").unlink, missing_ok=True)
         api.on_loss = self.lose
@@ -114,7 +108,7 @@ class Pod:
 @pytest.fixture
 def pod(tmp_path):
     api = TpuApi(WORKERS)
-    with serving(api) as address:
+    with serving(api.answer) as address:
         pod = Pod(tmp_path, api, address)
         yield pod
         pod.lose()

@@ -21,7 +21,7 @@ from tests.launch.conftest import split_flags
 from tests.launch.scripts import LAUNCH, make_job, needs_gcloud
 from tests.launch.scripts import call as call_command
 from tests.launch.test_plans import CALLS, list_commands
-from tests.launch.tpu_api import TpuApi, serving
+from tests.launch.tpu_api import log_in, serving
 
 ROOT = LAUNCH.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -82,11 +82,8 @@ def find_kind(line: str) -> tuple[str, frozenset[str], int]:
     return name, frozenset(flags), len(words)
 
 
-def run_gcloud(words: list[str], folder: pathlib.Path, **environment: str):
-    (folder / "token").write_text("a")
-    around = {"CLOUDSDK_CONFIG": str(folder), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
-    around["CLOUDSDK_AUTH_ACCESS_TOKEN_FILE"] = str(folder / "token")
-    return call_command(["gcloud", *words], env=os.environ | around | environment)
+def run_gcloud(words: list[str], folder: pathlib.Path, **addresses: str):
+    return call_command(["gcloud", *words], env=os.environ | log_in(folder, **addresses))
 
 
 def refused(lines: list[str], folder: pathlib.Path) -> dict[str, str]:
@@ -129,24 +126,23 @@ def test_gcloud_asks_for_no_region_of_a_subnetwork(call, cluster, tmp_path):
     """Its check does not resolve names; creation does, before it asks for the image."""
     printed = list_commands(call, cluster, [c for c in CALLS if "--topology=tpu7x:4x4x4" in c[1]])
     (words,) = (w for w in printed if w[2:4] == ["instance-templates", "create"])
-    nowhere = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": "http://127.0.0.1:9/compute/v1/"}
-    ran = run_gcloud(words[1:], tmp_path, **nowhere)
+    ran = run_gcloud(words[1:], tmp_path, COMPUTE="http://127.0.0.1:9/compute/v1/")
     assert "/images/family/" in ran.stderr and "Underspecified" not in ran.stderr
 
 
 @needs_gcloud
 @pytest.mark.slow
 @pytest.mark.parametrize("line", [LOCK, IMAGE])
-def test_a_lock_or_an_image_that_is_not_there_is_absent(tmp_path, monkeypatch, line):
+def test_a_lock_or_an_image_that_is_not_there_is_absent(tmp_path, line):
     """Else no supervisor takes the lock, and pods wait for an image for ever."""
-    api, absent = TpuApi(workers=0), (404, {"error": {"code": 404, "message": "no"}})
-    is_there = lambda path: path.endswith("/images?alt=json")  # noqa: E731
-    repository = (200, {"format": "DOCKER"})
-    said = lambda verb, path, _: repository if is_there(path) else absent  # noqa: E731
-    monkeypatch.setattr(api, "answer", said)
-    with serving(api) as address:
-        there = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{address}/storage/v1/"}
-        there["CLOUDSDK_API_ENDPOINT_OVERRIDES_ARTIFACTREGISTRY"] = f"{address}/"
+
+    def answer(verb, path, body):
+        if path.endswith("/images?alt=json"):  # the repository
+            return 200, {"format": "DOCKER"}
+        return 404, {"error": {"code": 404, "message": "no"}}
+
+    with serving(answer) as address:
+        there = {"STORAGE": f"{address}/storage/v1/", "ARTIFACTREGISTRY": f"{address}/"}
         ran = run_gcloud(shlex.split(line)[1:], tmp_path, **there)
     assert line != IMAGE or "Image not found" in ran.stderr
     assert Answer(ran.returncode, ran.stdout, ran.stderr).is_absent, ran.stderr
@@ -154,17 +150,15 @@ def test_a_lock_or_an_image_that_is_not_there_is_absent(tmp_path, monkeypatch, l
 
 @needs_gcloud
 @pytest.mark.slow
-def test_compute_engine_tells_its_newest_error_and_a_missing_right(tmp_path, monkeypatch):
+def test_compute_engine_tells_its_newest_error_and_a_missing_right(tmp_path):
     """Its API promises no order of errors; gcloud names no code where a request is refused."""
     job = make_job(tmp_path, "compute_engine")
     errors = [{"timestamp": f"2026-11-0{day}", "error": {"code": f"E{day}"}} for day in (1, 3, 2)]
     refused = {"error": {"code": 403, "message": "Required 'compute.b.create' permission for 'a'"}}
-    api, answers = TpuApi(workers=0), {"GET": (200, {"items": errors})}
-    monkeypatch.setattr(api, "answer", lambda verb, *_: answers.get(verb, (403, refused)))
+    answers = {"GET": (200, {"items": errors})}
     policy = next(c for c in compute_engine.plan("create", job) if "workload-policy" in c.words)
-    with serving(api) as address:
-        there = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{address}/compute/v1/"}
-        asked = (compute_engine.questions(job)[2], policy)
-        newest, denied = (run_gcloud(c.words[1:], tmp_path, **there) for c in asked)
+    with serving(lambda verb, *_: answers.get(verb, (403, refused))) as address:
+        there, asked = f"{address}/compute/v1/", (compute_engine.questions(job)[2], policy)
+        newest, denied = (run_gcloud(c.words[1:], tmp_path, COMPUTE=there) for c in asked)
     assert json.loads(newest.stdout) == [{"error": {"code": "E3"}}], newest.stderr
     assert Answer(denied.returncode, denied.stdout, denied.stderr).is_permanent, denied.stderr

@@ -7,6 +7,7 @@ rights, images, firewalls or TPUs.
 import datetime
 import http.server
 import json
+import pathlib
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ _PATH = re.compile(
 _NAMES = {400: "FAILED_PRECONDITION", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
 _NAMES |= {409: "ALREADY_EXISTS"}
 _PROJECT = "projects/my-project/locations/us-central2-b"
+TOKEN = "ya29.of-nobody"
 _DONE = {"name": f"{_PROJECT}/operations/1", "done": True}
 
 
@@ -45,6 +47,11 @@ class TpuApi:
             self.on_loss()
 
     def answer(self, method: str, path: str, body: dict) -> tuple[int, dict]:
+        """Answer a request by a status and a body."""
+        with self.lock:
+            return self._answer(method, path, body)
+
+    def _answer(self, method: str, path: str, body: dict) -> tuple[int, dict]:
         found = _PATH.match(path)
         assert found is not None
         if found["version"] != "v2":  # the Compute API, asked for the project's settings
@@ -95,17 +102,26 @@ def _error(status: int, message: str) -> tuple[int, dict]:
     return status, {"error": {"code": status, "message": message, "status": _NAMES[status]}}
 
 
+def log_in(folder: pathlib.Path, **addresses: str) -> dict[str, str]:
+    """Return the variables of a gcloud that has a token in `folder` and calls these addresses."""
+    (folder / "token").write_text(f"{TOKEN}\n")
+    return {
+        "CLOUDSDK_CONFIG": str(folder / "gcloud"),
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(folder / "token"),
+    } | {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": at for api, at in addresses.items()}
+
+
 @contextmanager
-def serving(api: TpuApi) -> Iterator[str]:
-    """Serve on a port of this machine; yield the address."""
+def serving(answer: Callable[[str, str, dict], tuple[int, dict]]) -> Iterator[str]:
+    """Serve answers to (method, path, body) on a port of this machine; yield the address."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def reply(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length) or b"{}")
-            with api.lock:
-                status, answer = api.answer(self.command, self.path, body)
-            content = json.dumps(answer).encode()
+            status, said = answer(self.command, self.path, body)
+            content = json.dumps(said).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
