@@ -1,5 +1,6 @@
 """Run the scripts of launch/ as a user does, also from a small clone of bert_jax or on a worker."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -44,6 +45,13 @@ def wait_for(holds: Callable[[], object], secs: float = 20) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    stat = pathlib.Path(f"/proc/{pid}/stat")
+    with contextlib.suppress(OSError):
+        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def write_command(path: pathlib.Path, *lines: str) -> None:

@@ -1,6 +1,5 @@
 """launch/worker/on_worker_train.sh, run as on a worker, with Pythons that pretend to train."""
 
-import contextlib
 import os
 import pathlib
 import signal
@@ -9,20 +8,13 @@ import sys
 
 import pytest
 
-from tests.launch.scripts import LAUNCH, call, wait_for, write_command
+from tests.launch.scripts import LAUNCH, call, is_alive, wait_for, write_command
 
 pytestmark = pytest.mark.slow
 
 SCRIPT = str(LAUNCH / "worker" / "on_worker_train.sh")
 LOG = "logs/train.log"
 TRAINS = ("while [[ ! -e end ]]; do sleep 0.05; done", 'exit "$(cat end)"')
-
-
-def is_alive(pid: int) -> bool:
-    stat = pathlib.Path(f"/proc/{pid}/stat")
-    with contextlib.suppress(OSError):
-        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 class Worker:

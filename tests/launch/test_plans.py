@@ -86,14 +86,7 @@ def test_the_commands_of_every_script(call, cluster, clone, tmp_path, golden):
     assert git(clone, "status", "--porcelain") == "" and not (clone / "build").exists()
 
 
-STEPS = {
-    "queued": "check supervise create look set_up start stacks last_words stop delete",
-    "compute_engine": "check supervise create look delete clean",
-    "gke": "check supervise create look last_words delete",
-}
-
-
-def test_each_pair_of_a_slice_and_a_road_has_a_full_plan_or_is_refused(call, refused, cluster):
+def test_each_pair_of_a_slice_and_a_road_has_a_plan_or_is_refused(call, refused, cluster):
     option = cluster(**LEAST)
     for name, generation in GENERATIONS.items():
         shape = "4x4" if not generation.max_chips else "2x2x4"
@@ -101,9 +94,8 @@ def test_each_pair_of_a_slice_and_a_road_has_a_full_plan_or_is_refused(call, ref
             flags = (POD[0], option, "--dry-run", f"--topology={name}:{shape}", f"--road={road}")
             flags += POD[1:] * (road != "gke")
             if road in generation.roads:
-                code, out, error = call("pod", *flags)
-                steps = re.findall("^# (.+)$", out, re.MULTILINE)
-                assert (code, error, steps) == (0, "", STEPS[road].split())
+                code, _, error = call("pod", *flags)
+                assert (code, error) == (0, "")
             else:
                 assert f"not offered on ROAD={road}" in refused("pod", *flags)
 

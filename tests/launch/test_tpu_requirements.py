@@ -66,22 +66,16 @@ def test_a_worker_gets_what_training_needs_for_its_python():
     assert f"--generate-hashes --python-version {version} " in makefile
 
 
-def stages() -> dict[str, list[tuple[str, str]]]:
-    """Read each stage of the Dockerfile, its parent's first: name -> (instruction, words)."""
-    text = re.sub(r"^#.*\n", "", (LAUNCH / "Dockerfile").read_text(), flags=re.MULTILINE)
-    found: dict[str, list[tuple[str, str]]] = {"python:3.12-slim": []}
-    for line in text.replace("\\\n", " ").splitlines():
-        instruction, _, words = line.partition(" ")
-        if instruction == "FROM":
-            parent, _, name = words.partition(" AS ")
-            found[name] = [*found[parent]]
-        elif line:
-            found[name].append((instruction, " ".join(words.split())))
-    return found
+def stages() -> dict[str, list[tuple[str, ...]]]:
+    """Read each target of the Dockerfile, its base first: name -> (instruction, words)."""
+    text = re.sub(r"^#.*\n|\\\n *", "", (LAUNCH / "Dockerfile").read_text(), flags=re.MULTILINE)
+    base, *others = re.split(r"^FROM base AS (\w+)\n", text, flags=re.MULTILINE)
+    own = zip(others[::2], others[1::2], strict=True)
+    return {name: re.findall(r"^([A-Z]+) (.+)$", base + lines, re.MULTILINE) for name, lines in own}
 
 
 def test_the_images_are_for_cpu_cuda_and_tpu_and_start_our_commands():
-    assert set(stages()) == {"python:3.12-slim", "base", *TARGETS}
+    assert set(stages()) == set(TARGETS)
     done = call([sys.executable, *ENTRY[1:], "--help"], cwd=LAUNCH.parent)
     assert done.returncode == 0 and "\n  train " in done.stdout, done.stderr
 
@@ -91,7 +85,8 @@ def test_an_image_has_the_packages_of_its_devices_the_code_and_another_user_than
     name, package = TARGETS[target]
     others = {other for _, other in TARGETS.values()} - {package, None}
     assert package in {None, *versions(name)} and not others & set(versions(name))
-    instructions = stages()[target]
+    first, *instructions = stages()[target]
+    assert first == ("FROM", "python:3.12-slim AS base")
     (sync,) = (words for _, words in instructions if "uv pip sync" in words)
     assert f" --require-hashes --build-constraints=requirements/{name} requirements/{name}" in sync
     files = git(LAUNCH.parent, "ls-files").splitlines()
