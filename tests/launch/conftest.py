@@ -43,26 +43,16 @@ def one_clone(tmp_path_factory):
 
 
 @pytest.fixture
-def send(one_clone, monkeypatch):
-    """Return a function that sets the clone whose commits are sent; by default a shared one."""
-
-    def choose(folder: pathlib.Path) -> pathlib.Path:
-        for module in (job, wheelhouse):
-            monkeypatch.setattr(module, "ROOT", folder)
-        return folder
-
-    choose(one_clone)
-    return choose
+def clone(one_clone, monkeypatch, tmp_path):
+    """Return a small clone of bert_jax, whose commits are sent; a test may change it."""
+    folder = shutil.copytree(one_clone, tmp_path / "clone")
+    for module in (job, wheelhouse):
+        monkeypatch.setattr(module, "ROOT", folder)
+    return folder
 
 
 @pytest.fixture
-def clone(one_clone, send, tmp_path):
-    """Return a small clone of bert_jax that a test may change."""
-    return send(shutil.copytree(one_clone, tmp_path / "clone"))
-
-
-@pytest.fixture
-def call(capsys, send):
+def call(capsys, clone):
     """Return a function that runs a command of launch/ here: exit code, stdout, stderr."""
 
     def run(name: str, *arguments: str) -> tuple[int, str, str]:

@@ -6,7 +6,6 @@ train is told as under Slurm, which jax knows as well.
 """
 
 import contextlib
-import functools
 import os
 import pathlib
 import shutil
@@ -41,7 +40,6 @@ CANARY = "canary-4e1f"
 _SSH = """\
 address=${destination#*@}
 home=$WORKERS/worker-${address##*.}
-[[ ! -e $WORKERS/unreachable ]] || exit 255
 mkdir -p "$home"
 cd "$home"
 export HOME=$home HOSTNAME=${home##*/} PATH=$WORKER_PATH
@@ -51,7 +49,7 @@ export HOME=$home HOSTNAME=${home##*/} PATH=$WORKER_PATH
 def write_ssh(folder: pathlib.Path) -> None:
     """Write ssh, scp and ssh-keygen: a worker is a folder of WORKERS, named by its address.
 
-    WORKER_PATH is the PATH that a command has there. While `unreachable` is a file, none answers.
+    WORKER_PATH is the PATH that a command has there.
     """
     find = "while (($#)) && [[ $1 != *@* ]]; do shift; done; destination=$1; shift"
     write_command(folder / "ssh", find, "[[ $1 != -- ]] || shift", _SSH, 'exec bash -c "$*"')
@@ -85,7 +83,6 @@ class Pod:
             "HOME": str(folder / "home"),
             **log_in(folder, TPU=f"{address}/", COMPUTE=f"{address}/compute/v1/"),
         }
-        api.on_ready = functools.partial((self.workers / "unreachable").unlink, missing_ok=True)
         api.on_loss = self.lose
 
     def run(self, script: str, *flags: str, code: int = 0, **changed: str):
@@ -96,8 +93,7 @@ class Pod:
         return ran
 
     def lose(self) -> None:
-        """Kill every process of the workers and remove their disks; nothing answers."""
-        (self.workers / "unreachable").touch()
+        """Kill every process of the workers and remove their disks."""
         for pids in self.workers.glob("*/bert_jax/logs/train.pid"):
             with contextlib.suppress(OSError, ValueError):
                 os.killpg(int(pids.read_text().split()[0]), signal.SIGKILL)

@@ -27,7 +27,7 @@ class TpuApi:
     """Serve queued resources, each active at once with a TPU VM of some workers.
 
     requests: what was asked of the TPU API, as (method, path from the zone on, body).
-    on_ready, on_loss: called when there is a TPU VM that can be used, and when it is lost.
+    on_loss: called when a TPU VM is lost.
     """
 
     def __init__(self, workers: int) -> None:
@@ -37,7 +37,6 @@ class TpuApi:
         self.metadata: dict = {}  # gcloud keeps its public ssh key there
         self.refusals: list[tuple[str, int, str]] = []  # method, status, message of the next ones
         self.state, self.node = "ACTIVE", "READY"
-        self.on_ready: Callable[[], None] = lambda: None
         self.on_loss: Callable[[], None] = lambda: None
 
     def preempt(self) -> None:
@@ -69,7 +68,6 @@ class TpuApi:
             created = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
             self.names[name] = body | {"createTime": created}
             self.state, self.node = "ACTIVE", "READY"
-            self.on_ready()
         elif name not in self.names or (kind == "nodes" and not self.node):
             return _error(404, f"{name} was not found")
         elif kind == "queuedResources" and method == "DELETE":
