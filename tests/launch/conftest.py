@@ -80,14 +80,18 @@ def refused(call):
     return run
 
 
+def list_commands() -> list[list[str]]:
+    """Return the words of each command in the --dry-run output; gcloud's check accepts them."""
+    lines = (GOLDEN / "launch_dry_runs.txt").read_text().splitlines()
+    return [shlex.split(line) for line in lines if line.startswith(("gcloud ", "kubectl "))]
+
+
 @functools.cache
 def read_flags() -> dict[str, set[str]]:
-    """Return, by command, the flags in the --dry-run output that gcloud's own check accepts."""
+    """Return, by command, the flags in that output."""
     flags = collections.defaultdict(set)
-    for line in (GOLDEN / "launch_dry_runs.txt").read_text().splitlines():
-        if line.startswith(("gcloud ", "kubectl ")):
-            name, found = split_flags(shlex.split(line))
-            flags[name] |= found
+    for name, found in map(split_flags, list_commands()):
+        flags[name] |= found
     return flags
 
 

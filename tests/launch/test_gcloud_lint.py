@@ -17,16 +17,17 @@ from launch.cloud import compute_engine
 from launch.cloud.check import list_checks
 from launch.cloud.run import Answer
 from launch.cloud.topologies import ROADS
-from tests.launch.conftest import split_flags
+from tests.launch.conftest import list_commands, split_flags
 from tests.launch.scripts import LAUNCH, make_job, needs_gcloud
 from tests.launch.scripts import call as call_command
-from tests.launch.test_plans import CALLS, list_commands
 from tests.launch.tpu_api import log_in, serving
 
 ROOT = LAUNCH.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 GROUPS = "auth|compute|config|container|iam|meta|projects|services|storage"
 START = re.compile(rf"gcloud (?:alpha |beta )?(?:{GROUPS}) ")
+# Quoted words and others, up to what ends a command: |, 2> and the like.
+WORDS = re.compile(r"""(?:(?! *\d>)(?:'[^']*'|"[^"]*"|[^'"()<>|;&`]))+""")
 # Flag, or value of one, that SDK 528 (2025-06) lacks -> reference page, read on 2026-11-26.
 NEWER = {
     "--target-size-policy-mode=bulk": "compute/docs/instance-groups/about-bulk-mode",
@@ -53,20 +54,10 @@ def written(text: str) -> Iterator[str]:
     text = text.replace("\\\n", " ")
     text = re.sub(r"\$(\{[^}]*\}|\((?![^()]*gcloud )[^()]*\)|\w+)", "my-name", text)
     for found in START.finditer(text):
-        before = text[: found.start()]
-        line = text[found.start() :].partition("\n")[0]
+        before, line = text[: found.start()], text[found.start() :].partition("\n")[0]
         if before.endswith(("`", "'", '"')):
             line = line.partition(before[-1])[0]
-        words = shlex.shlex(line, posix=True, punctuation_chars=True)
-        words.whitespace_split, words.commenters = True, ""
-        command: list[str] = []
-        for word in words:
-            if set(word) <= set("()<>|;&`"):
-                break
-            command.append(word)
-        if command[-1].isdigit() and word.startswith(">"):
-            command.pop()  # of 2>/dev/null
-        yield shlex.join(command)
+        yield WORDS.match(line)[0]
 
 
 def flags_last(line: str) -> str:
@@ -99,9 +90,8 @@ def refused(lines: list[str], folder: pathlib.Path) -> dict[str, str]:
 @needs_gcloud
 @pytest.mark.long
 @pytest.mark.fault(17, "three wrong commands among all that are printed or written")
-def test_gcloud_knows_every_command_and_flag(call, cluster, tmp_path):
-    printed = list_commands(call, cluster, CALLS)
-    lines = [shlex.join(words) for words in printed if words[0] == "gcloud"]
+def test_gcloud_knows_every_command_and_flag(tmp_path):
+    lines = [shlex.join(words) for words in list_commands() if words[0] == "gcloud"]
     for road in ROADS:
         checks = list_checks(make_job(tmp_path, road, "--config.data.store=gs://b/s"))
         remedies = [line for check in checks for line in (check.remedy, check.relocation)]
@@ -122,11 +112,12 @@ def test_gcloud_knows_every_command_and_flag(call, cluster, tmp_path):
 
 @needs_gcloud
 @pytest.mark.slow
-def test_gcloud_asks_for_no_region_of_a_subnetwork(call, cluster, tmp_path):
+def test_gcloud_asks_for_no_region_of_a_subnetwork(tmp_path):
     """Its check does not resolve names; creation does, before it asks for the image."""
-    printed = list_commands(call, cluster, [c for c in CALLS if "--topology=tpu7x:4x4x4" in c[1]])
-    (words,) = (w for w in printed if w[2:4] == ["instance-templates", "create"])
-    ran = run_gcloud(words[1:], tmp_path, COMPUTE="http://127.0.0.1:9/compute/v1/")
+    job = make_job(tmp_path, "compute_engine", NETWORK="my-network", SUBNETWORK="my-subnetwork")
+    words = [command.words for command in compute_engine.plan("create", job)]
+    (template,) = (own for own in words if own[2:4] == ["instance-templates", "create"])
+    ran = run_gcloud(template[1:], tmp_path, COMPUTE="http://127.0.0.1:9/compute/v1/")
     assert "/images/family/" in ran.stderr and "Underspecified" not in ran.stderr
 
 

@@ -1,8 +1,5 @@
 """What each script would do, as --dry-run prints it; what is no slice or setting is refused."""
 
-import re
-import shlex
-
 import pytest
 
 from bert_jax.planning.slices import SHAPES
@@ -56,24 +53,14 @@ CALLS = [
 ]
 
 
-def list_plans(call, cluster, calls):
-    """Yield the transcript of each call's --dry-run."""
-    for name, flags, is_full in calls:
+def test_the_commands_of_every_script(call, cluster, clone, tmp_path, golden):
+    transcript = ""
+    for name, flags, is_full in CALLS:
         option = cluster(**(LEAST | SETTINGS if is_full else LEAST))
         code, out, error = call(name, "--dry-run", option, *flags)
         assert (code, error) == (0, ""), (name, flags, error)
-        yield f"$ launch/{name}.sh {' '.join(flags)}{' # all settings' * is_full}\n{out}\n"
-
-
-def list_commands(call, cluster, calls):
-    """Return the words of each command that is printed; what it reads is left out."""
-    text = "".join(list_plans(call, cluster, calls))
-    text = re.sub(r" <<'END'\n.*?\nEND\n", "\n", text, flags=re.S)
-    return [shlex.split(line) for line in text.splitlines() if re.match("(gcloud|kubectl) ", line)]
-
-
-def test_the_commands_of_every_script(call, cluster, clone, tmp_path, golden):
-    transcript = "".join(list_plans(call, cluster, CALLS))
+        title = f"launch/{name}.sh {' '.join(flags)}{' # all settings' * is_full}"
+        transcript += f"$ {title}\n{out}\n"
     head, *files = (
         git(clone, "rev-parse", f"HEAD{path}")
         for path in ("", ":requirements/tpu.txt", ":requirements/uv.txt")
