@@ -4,14 +4,16 @@ It shows that gcloud takes the commands and what it makes of them. It knows noth
 rights, images, firewalls or TPUs.
 """
 
-import datetime
 import http.server
 import json
 import pathlib
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from tests.launch.simulated_cloud import rfc3339
 
 _PATH = re.compile(
     r"/(?P<version>\w+)/(projects/[^/]+/locations/[^/]+/)?(?P<what>[^?]*)\??(?P<query>.*)"
@@ -31,7 +33,7 @@ class TpuApi:
     """
 
     def __init__(self, workers: int) -> None:
-        self.workers, self.lock = workers, threading.Lock()
+        self.workers = workers
         self.requests: list[tuple[str, str, dict]] = []
         self.names: dict[str, dict] = {}  # name of a queued resource -> its request
         self.metadata: dict = {}  # gcloud keeps its public ssh key there
@@ -41,16 +43,11 @@ class TpuApi:
 
     def preempt(self) -> None:
         """Take the TPU VM back, as Google Cloud does."""
-        with self.lock:
-            self.state, self.node = "SUSPENDED", ""
-            self.on_loss()
+        self.state, self.node = "SUSPENDED", ""
+        self.on_loss()
 
     def answer(self, method: str, path: str, body: dict) -> tuple[int, dict]:
         """Answer a request by a status and a body."""
-        with self.lock:
-            return self._answer(method, path, body)
-
-    def _answer(self, method: str, path: str, body: dict) -> tuple[int, dict]:
         found = _PATH.match(path)
         assert found is not None
         if found["version"] != "v2":  # the Compute API, asked for the project's settings
@@ -65,8 +62,7 @@ class TpuApi:
             name = re.findall("queuedResourceId=([^&]+)", found["query"])[0]
             if name in self.names:
                 return _error(409, f"{name} exists already")
-            created = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-            self.names[name] = body | {"createTime": created}
+            self.names[name] = body | {"createTime": rfc3339(time.time())}
             self.state, self.node = "ACTIVE", "READY"
         elif name not in self.names or (kind == "nodes" and not self.node):
             return _error(404, f"{name} was not found")
@@ -113,12 +109,14 @@ def log_in(folder: pathlib.Path, **addresses: str) -> dict[str, str]:
 @contextmanager
 def serving(answer: Callable[[str, str, dict], tuple[int, dict]]) -> Iterator[str]:
     """Serve answers to (method, path, body) on a port of this machine; yield the address."""
+    lock = threading.Lock()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def reply(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length) or b"{}")
-            status, said = answer(self.command, self.path, body)
+            with lock:
+                status, said = answer(self.command, self.path, body)
             content = json.dumps(said).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
