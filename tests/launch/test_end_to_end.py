@@ -220,5 +220,5 @@ def test_a_pod_that_is_taken_away_ends_with_the_same_weights(pod, tmp_path, tiny
     assert files_with(TOKEN, tmp_path) == []
     alone = tmp_path / "never_taken_away"
     with training("--config=configs/tiny.py", *flags, workdir=alone, processes=WORKERS) as never:
-        never.finish()
+        never.finish(secs=900)
     assert_same_run(workdir, alone)
