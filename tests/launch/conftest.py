@@ -25,6 +25,13 @@ def quick_python(monkeypatch):
 
 
 @pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """Return a folder for commands, the first on PATH."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'my tools'}:{os.environ['PATH']}")
+    return tmp_path / "my tools"
+
+
+@pytest.fixture
 def cluster(tmp_path):
     """Return a function that writes a complete cluster.env, changed as it is told."""
     return lambda **changed: write_cluster(tmp_path / "cluster.env", **changed)
@@ -36,26 +43,16 @@ def one_clone(tmp_path_factory):
 
 
 @pytest.fixture
-def send(one_clone, monkeypatch):
-    """Return a function that sets the clone whose commits are sent; by default a shared one."""
-
-    def choose(folder: pathlib.Path) -> pathlib.Path:
-        for module in (job, commands):
-            monkeypatch.setattr(module, "ROOT", folder)
-        return folder
-
-    choose(one_clone)
-    return choose
+def clone(one_clone, monkeypatch, tmp_path):
+    """Return a small clone of bert_jax, whose commits are sent; a test may change it."""
+    folder = shutil.copytree(one_clone, tmp_path / "clone")
+    for module in (job, commands):
+        monkeypatch.setattr(module, "ROOT", folder)
+    return folder
 
 
 @pytest.fixture
-def clone(one_clone, send, tmp_path):
-    """Return a small clone of bert_jax that a test may change."""
-    return send(shutil.copytree(one_clone, tmp_path / "clone"))
-
-
-@pytest.fixture
-def call(capsys, send):
+def call(capsys, clone):
     """Return a function that runs a command of launch/ here: exit code, stdout, stderr."""
 
     def run(name: str, *arguments: str) -> tuple[int, str, str]:
@@ -83,14 +80,18 @@ def refused(call):
     return run
 
 
+def list_commands() -> list[list[str]]:
+    """Return the words of each command in the --dry-run output; gcloud's check accepts them."""
+    lines = (GOLDEN / "launch_dry_runs.txt").read_text().splitlines()
+    return [shlex.split(line) for line in lines if line.startswith(("gcloud ", "kubectl "))]
+
+
 @functools.cache
 def read_flags() -> dict[str, set[str]]:
-    """Return, by command, the flags in the --dry-run output that gcloud's own check accepts."""
+    """Return, by command, the flags in that output."""
     flags = collections.defaultdict(set)
-    for line in (GOLDEN / "launch_dry_runs.txt").read_text().splitlines():
-        if line.startswith(("gcloud ", "kubectl ")):
-            name, found = split_flags(shlex.split(line))
-            flags[name] |= found
+    for name, found in map(split_flags, list_commands()):
+        flags[name] |= found
     return flags
 
 
@@ -100,9 +101,13 @@ def split_flags(words: list[str]) -> tuple[str, set[str]]:
 
 
 @pytest.fixture
-def cloud(tmp_path, monkeypatch):
-    """Simulate a Google Cloud that grants everything at once, for commands in this process."""
+def cloud(tools, monkeypatch):
+    """Simulate a Google Cloud that grants everything at once, for commands in this process.
+
+    on_sleep: what passes the time while a command sleeps.
+    """
     cloud = Cloud(0, "queued")
+    cloud.on_sleep = lambda secs: cloud.sleep(HOUR)
     cloud.trouble, cloud.grants_from, cloud.final_code, cloud.calls = 0, cloud.now, 0, []
     cloud.length = 2 * SAVE_SECS
 
@@ -122,9 +127,8 @@ def cloud(tmp_path, monkeypatch):
     for module in (run, commands):
         monkeypatch.setattr(module, "ask", ask)
     for module in (watch, commands):
-        monkeypatch.setattr(module, "time", cloud.clock(lambda secs: cloud.sleep(HOUR)))
-    write_command(tmp_path / "tools" / "gcloud")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
+        monkeypatch.setattr(module, "time", cloud.clock(lambda secs: cloud.on_sleep(secs)))
+    write_command(tools / "gcloud")
     return cloud
 
 
@@ -151,10 +155,62 @@ esac
 
 
 @pytest.fixture
-def bucket(tmp_path, monkeypatch):
+def bucket(tools, tmp_path, monkeypatch):
     """Return a folder that the stand-in for gcloud on PATH serves as gs://."""
-    write_command(tmp_path / "tools" / "gcloud", GCLOUD)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
+    write_command(tools / "gcloud", GCLOUD)
     monkeypatch.setenv("CLOUD", str(tmp_path / "cloud"))
     (tmp_path / "cloud").mkdir()
     return tmp_path / "cloud"
+
+
+# A worker's python3, whose pip brings REAL_UV or a stand-in, which makes a Python that prints its
+# arguments or is TRAINER. A wheelhouse has them as well. HOME has the calls of the first two.
+_WORKER = {
+    "python3": """\
+echo "python3 $*" >>"$HOME/calls.log"
+[[ -z ${NO_PIP-} ]] || exit 1
+for word; do
+    case $word in
+        --dest=*) mkdir -p "${word#*=}" && touch "${word#*=}/a-1-py3-none-any.whl" ;;
+        --target=*)
+            mkdir -p "${word#*=}/bin"
+            ln -sf "${REAL_UV-${0%/*}/uv}" "${word#*=}/bin/uv" ;;
+    esac
+done
+""",
+    "uv": """\
+echo "uv $*" >>"$HOME/calls.log"
+case $1 in
+    --version) echo "uv 0.0.0" ;;
+    python) echo "[{\\"url\\":\\"$URL\\"}]" ;;
+    venv)
+        mkdir -p "${!#}/bin" && touch "${!#}/pyvenv.cfg"
+        cp "$(dirname "$(realpath "$0")")/venv-python" "${!#}/bin/python" ;;
+esac
+[[ "$*" != *"${UV_FAILS-nothing}"* ]]
+""",
+    "venv-python": """\
+case "$*" in
+    --version) echo Python 3.12.0 ;;
+    *"import jax"*) echo jax 0 ;;
+    *--print_config*) exit "${TRAIN_EXIT-0}" ;;
+    *bert_jax.train*)
+        echo "$HOSTNAME trains: $*"
+        [[ -z ${TRAINER-} ]] || exec "$TRAINER" "$@"
+        exit "${TRAIN_EXIT-0}" ;;
+esac
+""",
+}
+
+
+def write_worker(tools: pathlib.Path) -> None:
+    """Write the commands of a worker."""
+    for name, text in _WORKER.items():
+        write_command(tools / name, text)
+
+
+@pytest.fixture
+def worker_tools(tools):
+    """Return the folder of commands, with those of a worker."""
+    write_worker(tools)
+    return tools

@@ -103,15 +103,15 @@ class Cloud:
         """Schedule `what` after `secs`, unless everything is granted by then."""
         self.at(secs, lambda: None if self.is_granting else what())
 
-    def next_event(self) -> float:
-        return self.events[0][0] if self.events else float("inf")
-
-    def advance(self, time: float) -> None:
-        while self.events and self.events[0][0] <= time:
+    def sleep(self, secs: float) -> None:
+        """Sleep up to the next event."""
+        event = self.events[0][0] if self.events else float("inf")
+        end = min(max(event, self.now + 1), self.now + secs)
+        while self.events and self.events[0][0] <= end:
             self.now, _, what = self.events.pop(0)
             what()
             self.history.append((self.now, self.say()))
-        self.now = time
+        self.now = end
 
     @property
     def is_granting(self) -> bool:
@@ -174,10 +174,6 @@ class Cloud:
         """Return a stand-in for the module `time`, on this cloud's clock."""
         names = {"strftime": time.strftime, "gmtime": time.gmtime, "sleep": sleep}
         return SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now, **names)
-
-    def sleep(self, secs: float) -> None:
-        """Sleep up to the next event."""
-        self.advance(min(max(self.next_event(), self.now + 1), self.now + secs))
 
     # Requests: each returns the error, '' where there is none.
 

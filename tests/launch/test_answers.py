@@ -16,9 +16,8 @@ from launch.cloud import compute_engine, decide, gke, queued
 from launch.cloud.run import Answer, ask_all
 from launch.cloud.text import MAX_TEXT, dig, escape, read_json, read_time
 from tests.launch.conftest import GOLDEN
-from tests.launch.scripts import needs_gcloud
+from tests.launch.scripts import make_job, needs_gcloud
 from tests.launch.simulated_cloud import HOSTILE
-from tests.launch.weeks import make_job
 
 
 @pytest.mark.parametrize(
@@ -126,21 +125,15 @@ def test_a_failed_request_says_why_and_a_node_since_when_it_costs():
 
 
 def test_a_group_has_the_state_of_its_machines(tmp_path):
-    group = {"description": "launched_by=a", "targetSize": 2}
-    group["creationTimestamp"] = "2026-11-22T03:00:00-08:00"
-
-    def kind(*machines, **changed):
-        rows = [{"instanceStatus": status, "currentAction": action} for status, action in machines]
-        return compute_engine.read_group(group | changed, rows, 2, False).kind
+    def kind(*machines, model="standard", **changed):
+        return look_at_group(tmp_path, machines, [], group=changed, PROVISIONING=model).slice.kind
 
     fine = ("RUNNING", "NONE")
     assert kind(fine, fine) == decide.READY
     assert kind(fine) == kind(("RUNNING", "VERIFYING"), fine) == decide.STARTING
     assert kind(("REPAIRING", "RECREATING"), fine) == decide.STARTING
-    stopped = [("STOPPED", "NONE"), fine]
-    assert look_at_group(tmp_path, stopped).slice.kind == decide.LOST  # Spot, preempted
-    on_demand = look_at_group(tmp_path, stopped, [], PROVISIONING="standard").slice
-    assert on_demand.kind == decide.STARTING
+    assert kind(("STOPPED", "NONE"), fine, model="spot") == decide.LOST  # preempted
+    assert kind(("STOPPED", "NONE"), fine) == decide.STARTING
     assert kind(("STOPPING", "NONE"), ("TERMINATED", "NONE")) == decide.STARTING  # maintenance
     assert kind() == kind(("", "CREATING"), ("PENDING", "CREATING")) == decide.QUEUED
     assert kind(fine, targetSize=0) == decide.LOST  # flex-start after its days
@@ -223,11 +216,11 @@ def test_a_template_that_is_used_or_not_ours_is_kept(tmp_path, description, is_p
     assert not any(words in line for line in lines for words in kept)
 
 
-def look_at_group(tmp_path, machines, *said, **settings):
+def look_at_group(tmp_path, machines, *said, group=(), **settings):
     """What a look sees of a group with these machines; said: the bodies that follow."""
-    group = {"creationTimestamp": "2026-11-22T03:00:00Z", "description": "launched_by=a"}
+    made = {"creationTimestamp": "2026-11-22T03:00:00-08:00", "description": "launched_by=a"}
     rows = [{"instanceStatus": status, "currentAction": action} for status, action in machines]
-    bodies = (group, rows, *said)
+    bodies = (made | dict(group), rows, *said)
     texts = [body if isinstance(body, str | Answer) else json.dumps(body) for body in bodies]
     answers = iter([t if isinstance(t, Answer) else Answer(0, t) for t in texts])
     job = make_job(tmp_path, "compute_engine", **settings)

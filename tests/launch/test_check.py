@@ -5,25 +5,23 @@ import contextlib
 import pytest
 
 from launch.cloud import check
-from launch.cloud.cluster import Cluster
-from launch.cloud.job import Job
 from launch.cloud.run import Answer, check_login
+from tests.launch.scripts import make_job
 from tests.launch.simulated_cloud import GOOD
 
 FLAGS = ("--config.data.store=gs://b/r,gs://b/s", "--workdir=gs://runs/a")
 # What is asked -> an answer that is a failure, the remedy, and where it is asked.
 ABSENT = Answer(1, "", "(NotFound): matched no objects")
-CE, K8S = ("v6e:2x4", ""), ("v6e:2x4", "gke")
 LOST = Answer(1, "", "gs://a not found: 404.")
+NO_IMAGE = Answer(1, "", "(gcloud) Image not found.")  # gcloud 528, for a tag that is not there
 BAD = [
     ("projects describe", ABSENT, "gcloud projects list"),
     ("services list", "storage.googleapis.com", "gcloud services enable"),
-    ("managed create --help", "--size", "gcloud components update", *CE),
-    ("get crd", ABSENT, "kubectl apply --server-side", *K8S),
+    ("managed create --help", "--size", "gcloud components update", "compute_engine"),
+    ("get crd", ABSENT, "kubectl apply --server-side", "gke"),
     # JobSet 0.10 refuses the manifest: it tells failures apart by their reasons alone.
-    ("get crd", "onJobFailureReasons", "kubectl apply --server-side", *K8S),
-    # What gcloud 528 says of a tag that is not there.
-    ("images describe", Answer(1, "", "(gcloud) Image not found."), "docker push img:1", *K8S),
+    ("get crd", "onJobFailureReasons", "kubectl apply --server-side", "gke"),
+    ("images describe", NO_IMAGE, "docker push images/bert:1", "gke"),
     ("describe gs://my-", LOST, "buckets create gs://my"),
     ("describe gs://runs", LOST, "buckets create gs://runs "),
     ("buckets describe", '{"location": "EUROPE-WEST4"}', "buckets relocate gs://my-bucket"),
@@ -32,17 +30,16 @@ BAD = [
 
 
 @pytest.fixture
-def run(tmp_path, cluster, capsys):
-    def run(changed, topology="v5e:2x4", road="", **settings):
-        place = {"TOPOLOGY": topology, "ROAD": road}
-        cluster(BUCKET="gs://my-bucket/bert", GKE_IMAGE="img:1", **place, **settings)
+def run(tmp_path, capsys):
+    def run(changed, road="queued", **settings):
+        job = make_job(tmp_path, road, *FLAGS, BUCKET="gs://my-bucket/bert", **settings)
 
         def ask(command):
             line = " ".join(command.words)
             said = next(said for key, said in (*changed.items(), *GOOD.items()) if key in line)
             return said if isinstance(said, Answer) else Answer(0, said)
 
-        is_fine = check.run_checks(Job(Cluster(tmp_path / "cluster.env", {}), FLAGS), ask)
+        is_fine = check.run_checks(job, ask)
         return is_fine, capsys.readouterr().out.splitlines()
 
     return run

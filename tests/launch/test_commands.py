@@ -9,10 +9,9 @@ import sys
 
 import pytest
 
-from launch.cloud import commands, job, watch
+from launch.cloud import job, watch
 from tests.launch import scripts
-from tests.launch.pods import run_on
-from tests.launch.scripts import LAUNCH, TRAIN_FLAGS, commit, write_command
+from tests.launch.scripts import LAUNCH, TRAIN_FLAGS, commit, run_on, write_command
 from tests.launch.simulated_cloud import HOUR
 
 pytestmark = pytest.mark.slow
@@ -28,13 +27,18 @@ def remote(call, *arguments):
     return [word.removeprefix("--command=") for word in words if word.startswith("--command=")]
 
 
-def test_a_flag_reaches_the_training_as_it_was_given(call, cluster, tmp_path, monkeypatch):
+def test_a_flag_reaches_the_training_as_it_was_given_and_its_log_is_shown(
+    call, cluster, tmp_path, monkeypatch
+):
     flags = (*TRAIN_FLAGS, "--x=/mnt/my stores/a[0]$(id);`id`'\"&|\\", "--x=")
     monkeypatch.setenv("LIBTPU_LOCK", str(tmp_path / "libtpu_lockfile"))
     home = tmp_path / "w-1"
     shutil.copytree(LAUNCH / "worker", home / "bert_jax" / "launch" / "worker")
     python = home / "bert_jax" / ".venv" / "bin" / "python"
-    write_command(python, 'printf "%s\\n" "$@" "port ${JAX_COORDINATOR_PORT-none}"', "touch end")
+    write_command(python, 'printf "%s\n" "$@" "port ${JAX_COORDINATOR_PORT-none}"', "touch end")
+    (logs,) = remote(call, "logs", cluster(), "--lines=2")
+    ran = run_on(home, logs)
+    assert ran.returncode == 1 and "launch/train.sh has not run" in ran.stderr
     for command in remote(call, "train", cluster(COORDINATOR_PORT="8476"), *flags):
         ran = run_on(home, command)
         assert ran.returncode == 0, ran
@@ -44,24 +48,14 @@ def test_a_flag_reaches_the_training_as_it_was_given(call, cluster, tmp_path, mo
     first, *lines = (home / "bert_jax" / "logs" / "train.log").read_text().splitlines()
     assert first.endswith("Z train.sh")
     assert lines[: len(words)] == words
+    assert run_on(home, logs).stdout.splitlines() == [f"w-1: {line}" for line in lines[-2:]]
 
 
-def test_the_end_of_a_workers_log_opens_with_its_name(call, cluster, tmp_path):
-    logs = tmp_path / "w-3" / "bert_jax" / "logs"
-    logs.mkdir(parents=True)
-    (logs / "train.log").write_text("".join(f"line {number} & more\n" for number in range(5)))
-    (command,) = remote(call, "logs", cluster(), "--lines=2")
-    shown = run_on(logs.parents[1], command).stdout
-    assert shown == "w-3: line 3 & more\nw-3: line 4 & more\n"
-    ran = run_on(tmp_path, command)
-    assert ran.returncode == 1 and "launch/train.sh has not run" in ran.stderr
-
-
-def test_a_log_ends_quietly_with_its_reader_in_any_locale(cluster, tmp_path):
-    write_command(tmp_path / "gcloud", '[[ "$1 $2" != "auth list" ]] || exec echo me', "yes 漢")
+def test_a_log_ends_quietly_with_its_reader_in_any_locale(cluster, tools):
+    write_command(tools / "gcloud", '[[ "$1 $2" != "auth list" ]] || exec echo me', "yes 漢")
     pipe = f"bash {LAUNCH / 'logs.sh'} {cluster()} | head -n 1"
-    around = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "LC_ALL": "C"}
-    around |= {"PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}  # as of a locale without UTF-8
+    # As of a locale without UTF-8.
+    around = os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     ran = scripts.call(["bash", "-c", pipe], env=around)
     assert (ran.stdout, ran.stderr) == ("漢\n", "")
 
@@ -88,15 +82,14 @@ TOTAL: 4 objects, 60 bytes (60B)
 @pytest.mark.parametrize(
     ("worker", "newest"), [("all", "1-w-1"), ("0", "1-w-0"), ("1", "1-w-1"), ("2", "")]
 )
-def test_the_bucket_shows_the_newest_copy(call, cluster, tmp_path, monkeypatch, worker, newest):
+def test_the_bucket_shows_the_newest_copy(call, cluster, tools, tmp_path, worker, newest):
     (tmp_path / "list").write_text(LIST)
     write_command(
-        tmp_path / "bin" / "gcloud",
+        tools / "gcloud",
         '[[ "$1 $2" != "auth list" ]] || echo me',
         f'[[ "$1 $2" != "storage ls" ]] || cat {tmp_path / "list"}',
         '[[ "$1 $2" != "storage cat" ]] || printf "%s\\n" "a $3" "b $3" $\'\\x1b]0;c\\x07\\xff\'',
     )
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     flags = ("--bucket", "--lines=2", f"--worker={worker}")
     code, out, error = call("logs", cluster(BUCKET="gs://my-bucket"), *flags)
     if not newest:
@@ -137,13 +130,11 @@ def test_a_creation_that_fails_says_what_deletes_whatever_it_left(call, cluster,
     assert f"costs money until: launch/delete.sh {option}" in error
 
 
-def test_ctrl_c_ends_a_wait_without_a_traceback(call, cluster, cloud, monkeypatch):
-    cloud.grants_from = cloud.now + 10 * HOUR
-
+def test_ctrl_c_ends_a_wait_without_a_traceback(call, cluster, cloud):
     def interrupt(secs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands, "time", cloud.clock(interrupt))
+    cloud.grants_from, cloud.on_sleep = cloud.now + 10 * HOUR, interrupt
     assert call("create", cluster(), "--wait")[0] == 130
 
 
@@ -205,9 +196,8 @@ def test_a_store_that_a_config_names_is_checked(call, cluster, config):
     assert "ls gs://b/s/manifest.json" in call("check", "--dry-run", cluster(), TRAIN[0])[1]
 
 
-def test_a_commit_that_cannot_be_unpacked_here_is_refused(refused, cluster, tmp_path, monkeypatch):
-    write_command(tmp_path / "tools" / "tar", "echo 'tar: a: No space left on device' >&2; exit 2")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
+def test_a_commit_that_cannot_be_unpacked_here_is_refused(refused, cluster, tools):
+    write_command(tools / "tar", "echo 'tar: a: No space left on device' >&2; exit 2")
     said = refused("watch", "--dry-run", cluster(), *TRAIN)
     assert "tar: a: No space left on device" in said and "TMPDIR" in said
 

@@ -15,19 +15,19 @@ import pytest
 
 from launch.cloud import compute_engine
 from launch.cloud.check import list_checks
-from launch.cloud.cluster import Cluster
-from launch.cloud.job import Job
 from launch.cloud.run import Answer
-from tests.launch.conftest import split_flags
-from tests.launch.scripts import LAUNCH, needs_gcloud
+from launch.cloud.topologies import ROADS
+from tests.launch.conftest import list_commands, split_flags
+from tests.launch.scripts import LAUNCH, make_job, needs_gcloud
 from tests.launch.scripts import call as call_command
-from tests.launch.test_plans import CALLS, list_commands
-from tests.launch.tpu_api import TpuApi, serving
+from tests.launch.tpu_api import log_in, serving
 
 ROOT = LAUNCH.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 GROUPS = "auth|compute|config|container|iam|meta|projects|services|storage"
 START = re.compile(rf"gcloud (?:alpha |beta )?(?:{GROUPS}) ")
+# Quoted words and others, up to what ends a command: |, 2> and the like.
+WORDS = re.compile(r"""(?:(?! *\d>)(?:'[^']*'|"[^"]*"|[^'"()<>|;&`]))+""")
 # Flag, or value of one, that SDK 528 (2025-06) lacks -> reference page, read on 2026-11-26.
 NEWER = {
     "--target-size-policy-mode=bulk": "compute/docs/instance-groups/about-bulk-mode",
@@ -54,20 +54,10 @@ def written(text: str) -> Iterator[str]:
     text = text.replace("\\\n", " ")
     text = re.sub(r"\$(\{[^}]*\}|\((?![^()]*gcloud )[^()]*\)|\w+)", "my-name", text)
     for found in START.finditer(text):
-        before = text[: found.start()]
-        line = text[found.start() :].partition("\n")[0]
+        before, line = text[: found.start()], text[found.start() :].partition("\n")[0]
         if before.endswith(("`", "'", '"')):
             line = line.partition(before[-1])[0]
-        words = shlex.shlex(line, posix=True, punctuation_chars=True)
-        words.whitespace_split, words.commenters = True, ""
-        command: list[str] = []
-        for word in words:
-            if set(word) <= set("()<>|;&`"):
-                break
-            command.append(word)
-        if command[-1].isdigit() and word.startswith(">"):
-            command.pop()  # of 2>/dev/null
-        yield shlex.join(command)
+        yield WORDS.match(line)[0]
 
 
 def flags_last(line: str) -> str:
@@ -83,11 +73,8 @@ def find_kind(line: str) -> tuple[str, frozenset[str], int]:
     return name, frozenset(flags), len(words)
 
 
-def run_gcloud(words: list[str], folder: pathlib.Path, **environment: str):
-    (folder / "token").write_text("a")
-    around = {"CLOUDSDK_CONFIG": str(folder), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
-    around["CLOUDSDK_AUTH_ACCESS_TOKEN_FILE"] = str(folder / "token")
-    return call_command(["gcloud", *words], env=os.environ | around | environment)
+def run_gcloud(words: list[str], folder: pathlib.Path, **addresses: str):
+    return call_command(["gcloud", *words], env=os.environ | log_in(folder, **addresses))
 
 
 def refused(lines: list[str], folder: pathlib.Path) -> dict[str, str]:
@@ -103,15 +90,12 @@ def refused(lines: list[str], folder: pathlib.Path) -> dict[str, str]:
 @needs_gcloud
 @pytest.mark.long
 @pytest.mark.fault(17, "three wrong commands among all that are printed or written")
-def test_gcloud_knows_every_command_and_flag(call, cluster, tmp_path):
-    printed = list_commands(call, cluster, CALLS)
-    lines = [shlex.join(words) for words in printed if words[0] == "gcloud"]
-    for topology in ("v5e:2x4", "v6e:2x4"):
-        option = cluster(BUCKET="gs://my-bucket", TOPOLOGY=topology)
-        path = pathlib.Path(option.partition("=")[2])
-        job = Job(Cluster(path, {}), ("--config.data.store=gs://b/s",))
-        checks = list_checks(job)
-        lines += [line for c in checks for line in (c.remedy, c.relocation) if line]
+def test_gcloud_knows_every_command_and_flag(tmp_path):
+    lines = [shlex.join(words) for words in list_commands() if words[0] == "gcloud"]
+    for road in ROADS:
+        checks = list_checks(make_job(tmp_path, road, "--config.data.store=gs://b/s"))
+        remedies = [line for check in checks for line in (check.remedy, check.relocation)]
+        lines += [line for line in remedies if line.startswith("gcloud ")]
     for path in (*PAGES, *LAUNCH.rglob("*.sh"), LAUNCH / "cluster.env"):
         lines += written(path.read_text())
     lines += written(WRONG)
@@ -128,28 +112,28 @@ def test_gcloud_knows_every_command_and_flag(call, cluster, tmp_path):
 
 @needs_gcloud
 @pytest.mark.slow
-def test_gcloud_asks_for_no_region_of_a_subnetwork(call, cluster, tmp_path):
+def test_gcloud_asks_for_no_region_of_a_subnetwork(tmp_path):
     """Its check does not resolve names; creation does, before it asks for the image."""
-    printed = list_commands(call, cluster, [c for c in CALLS if "--topology=tpu7x:4x4x4" in c[1]])
-    (words,) = (w for w in printed if w[2:4] == ["instance-templates", "create"])
-    nowhere = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": "http://127.0.0.1:9/compute/v1/"}
-    ran = run_gcloud(words[1:], tmp_path, **nowhere)
+    job = make_job(tmp_path, "compute_engine", NETWORK="my-network", SUBNETWORK="my-subnetwork")
+    words = [command.words for command in compute_engine.plan("create", job)]
+    (template,) = (own for own in words if own[2:4] == ["instance-templates", "create"])
+    ran = run_gcloud(template[1:], tmp_path, COMPUTE="http://127.0.0.1:9/compute/v1/")
     assert "/images/family/" in ran.stderr and "Underspecified" not in ran.stderr
 
 
 @needs_gcloud
 @pytest.mark.slow
 @pytest.mark.parametrize("line", [LOCK, IMAGE])
-def test_a_lock_or_an_image_that_is_not_there_is_absent(tmp_path, monkeypatch, line):
+def test_a_lock_or_an_image_that_is_not_there_is_absent(tmp_path, line):
     """Else no supervisor takes the lock, and pods wait for an image for ever."""
-    api, absent = TpuApi(workers=0), (404, {"error": {"code": 404, "message": "no"}})
-    is_there = lambda path: path.endswith("/images?alt=json")  # noqa: E731
-    repository = (200, {"format": "DOCKER"})
-    said = lambda verb, path, _: repository if is_there(path) else absent  # noqa: E731
-    monkeypatch.setattr(api, "answer", said)
-    with serving(api) as address:
-        there = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{address}/storage/v1/"}
-        there["CLOUDSDK_API_ENDPOINT_OVERRIDES_ARTIFACTREGISTRY"] = f"{address}/"
+
+    def answer(verb, path, body):
+        if path.endswith("/images?alt=json"):  # the repository
+            return 200, {"format": "DOCKER"}
+        return 404, {"error": {"code": 404, "message": "no"}}
+
+    with serving(answer) as address:
+        there = {"STORAGE": f"{address}/storage/v1/", "ARTIFACTREGISTRY": f"{address}/"}
         ran = run_gcloud(shlex.split(line)[1:], tmp_path, **there)
     assert line != IMAGE or "Image not found" in ran.stderr
     assert Answer(ran.returncode, ran.stdout, ran.stderr).is_absent, ran.stderr
@@ -157,18 +141,15 @@ def test_a_lock_or_an_image_that_is_not_there_is_absent(tmp_path, monkeypatch, l
 
 @needs_gcloud
 @pytest.mark.slow
-def test_compute_engine_tells_its_newest_error_and_a_missing_right(cluster, tmp_path, monkeypatch):
+def test_compute_engine_tells_its_newest_error_and_a_missing_right(tmp_path):
     """Its API promises no order of errors; gcloud names no code where a request is refused."""
-    option = cluster(TOPOLOGY="v6e:2x4", BUCKET="gs://my-bucket")
-    job = Job(Cluster(pathlib.Path(option.partition("=")[2]), {}), commit="a")
+    job = make_job(tmp_path, "compute_engine")
     errors = [{"timestamp": f"2026-11-0{day}", "error": {"code": f"E{day}"}} for day in (1, 3, 2)]
     refused = {"error": {"code": 403, "message": "Required 'compute.b.create' permission for 'a'"}}
-    api, answers = TpuApi(workers=0), {"GET": (200, {"items": errors})}
-    monkeypatch.setattr(api, "answer", lambda verb, *_: answers.get(verb, (403, refused)))
+    answers = {"GET": (200, {"items": errors})}
     policy = next(c for c in compute_engine.plan("create", job) if "workload-policy" in c.words)
-    with serving(api) as address:
-        there = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{address}/compute/v1/"}
-        asked = (compute_engine.plan("look", job)[2], policy)
-        newest, denied = (run_gcloud(c.words[1:], tmp_path, **there) for c in asked)
+    with serving(lambda verb, *_: answers.get(verb, (403, refused))) as address:
+        there, asked = f"{address}/compute/v1/", (compute_engine.plan("look", job)[2], policy)
+        newest, denied = (run_gcloud(c.words[1:], tmp_path, COMPUTE=there) for c in asked)
     assert json.loads(newest.stdout) == [{"error": {"code": "E3"}}], newest.stderr
     assert Answer(denied.returncode, denied.stdout, denied.stderr).is_permanent, denied.stderr

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,23 +16,21 @@ import pytest
 from bert_jax.interop import load, pretrained
 from bert_jax.runtime import exit_codes
 from tests.faults.runs import ROOT, environment, free_port, last_step, lines_of, training
-from tests.launch.scripts import LAUNCH, call, write_command
+from tests.launch.scripts import LAUNCH, call, wait_for, write_command
 
 PROCESSES, LIMIT_SECS = 3, 900
 RESTARTED = (1, 86, 129, 130, 134, 137, 143)
 FINAL = (exit_codes.DONE, exit_codes.REFUSED, exit_codes.BAD_NUMBERS)
 CODES = [(code, code in RESTARTED) for code in (*FINAL, *RESTARTED)]
 NO_COMMAND = [(126, False), (127, False)]
-SLURM = ROOT / "tests" / "launch" / "slurm.py"
 CONFIG = ROOT / "tests" / "faults" / "one_phase.py"
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder with a clone, and with commands that come first on PATH, python among them."""
+def folder(tools, tmp_path, monkeypatch):
+    """A folder with a clone; `python` of tools is what trains."""
     (tmp_path / "clone").mkdir()
     (tmp_path / "clone" / "launch").symlink_to(LAUNCH)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHON", "python")
     for name in ("POLL_SECS", "PAUSE_SECS", "GRACE_SECS"):
         monkeypatch.setenv(name, "0")
@@ -43,7 +42,7 @@ def write_answers(folder, **commands):
     """Commands that write their words to calls/NAME; the last line of each says how it ends."""
     (folder / "calls").mkdir()
     for name, lines in commands.items():
-        write_command(folder / "tools" / name, f'echo "$*" >>"{folder}/calls/{name}"', *lines)
+        write_command(folder / "my tools" / name, f'echo "$*" >>"{folder}/calls/{name}"', *lines)
 
 
 def calls(folder, name):
@@ -116,28 +115,32 @@ def hosts(folder, *words, **around):
     return call(script, cwd=folder, env=os.environ | around)
 
 
+def write_hosts(folder, newest=("echo 0",), status=(), start=()):
+    """An ssh that answers what is asked for on stdin, which calls/lines has, by these commands."""
+    answers = {"newest_step": newest, "--status": status, "--process_id": start}
+    cases = [line for what, own in answers.items() for line in (f"*{what}*)", *own, ";;")]
+    keep = ["read -r line", f'echo "$line" >>"{folder}/calls/lines"']
+    write_answers(folder, ssh=[*keep, 'case "$line" in', *cases, "esac"])
+
+
+def starts(folder):
+    return [line for line in calls(folder, "lines") if "--process_id" in line]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("code", "is_restarted"), [*CODES, *NO_COMMAND])
 def test_hosts_restarts_after_the_codes_that_may_succeed(folder, code, is_restarted):
     """Host a ends with the code and then with 0; host b with what another's death leaves."""
     (folder / "codes").write_text(f"ended {code} -\nended 0 -\n")
-    write_answers(
-        folder,
-        ssh=[
-            "read -r line",
-            f'echo "$line" >>"{folder}/calls/lines"',
-            'case "${@: -2:1} $line" in',
-            *("*newest_step*)", "echo 20 ;;", "'a '*--status*)", *take(folder / "codes"), ";;"),
-            *("'b '*--status*)", "echo 'ended 134 -' ;;", "esac"),
-        ],
-    )
+    other = 'if [[ "${@: -2:1}" == b ]]; then echo "ended 134 -"; exit; fi'
+    write_hosts(folder, status=[other, *take(folder / "codes")])
     ran = hosts(folder, "a,b", "my folder", "--workdir=w", "--x=a 'b' $(id)")
-    starts = [line for line in calls(folder, "lines") if "--process_id" in line]
-    assert (ran.returncode, len(starts)) == (0 if is_restarted else code, 4 if is_restarted else 2)
+    begun = starts(folder)
+    assert (ran.returncode, len(begun)) == (0 if is_restarted else code, 4 if is_restarted else 2)
     own = r"cd -- my\ folder && exec bash launch/worker/on_worker_train.sh python logs/a.log ''"
     flags = r"--workdir=w --x=a\ \'b\'\ \$\(id\) --multihost --num_processes=2"
     first = f"{own} --coordinator_address=a:8482 {flags} --process_id=0"
-    assert sorted(starts)[0] == first
+    assert min(begun) == first
     options = "-o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=20 --"
     assert set(calls(folder, "ssh")) == {f"{options} {host} bash" for host in "ab"}
 
@@ -145,26 +148,20 @@ def test_hosts_restarts_after_the_codes_that_may_succeed(folder, code, is_restar
 @pytest.mark.slow
 def test_hosts_gives_up_after_five_starts_without_a_newer_checkpoint(folder):
     (folder / "steps").write_text("0\n" * 3 + "20\n")
-    given = ["read -r line", f'echo "$line" >>"{folder}/calls/lines"', 'case "$line" in']
-    given += ["*newest_step*)", *take(folder / "steps"), ";;"]
-    write_answers(folder, ssh=[*given, "*--status*)", "echo 'ended 86 -' ;;", "esac"])
+    write_hosts(folder, newest=take(folder / "steps"), status=["echo 'ended 86 -'"])
     ran = hosts(folder, "node_1", "x", "--workdir=w")
-    starts = [line for line in calls(folder, "lines") if "--process_id" in line]
-    assert (ran.returncode, len(starts)) == (86, 8)
+    assert (ran.returncode, len(starts(folder))) == (86, 8)
     assert "newest checkpoint 20, 5 starts in a row" in ran.stdout
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("codes", "starts"), [((1, 1), 2), ((255, 2, 124, 255, 0), 5)])
-def test_hosts_starts_again_what_the_network_cut_off_alone(folder, codes, starts):
+@pytest.mark.parametrize(("codes", "count"), [((1, 1), 2), ((255, 2, 124, 255, 0), 5)])
+def test_hosts_starts_again_what_the_network_cut_off_alone(folder, codes, count):
     (folder / "codes").write_text("".join(f"{code}\n" for code in codes))
-    given = ["read -r line", f'echo "$line" >>"{folder}/calls/lines"', 'case "$line" in']
-    given += ["*newest_step*) echo 0 ;;", "*--status*) echo 'ended 0 -' ;;", "*--process_id*)"]
-    ends = ["code=$(head -n 1 codes)", "sed -i 1d codes", 'exit "$code" ;;', "esac"]
-    write_answers(folder, ssh=[*given, *ends])
+    ends = ["code=$(head -n 1 codes)", "sed -i 1d codes", 'exit "$code"']
+    write_hosts(folder, status=["echo 'ended 0 -'"], start=ends)
     ran = hosts(folder, "a", "x", "--workdir=w")
-    begun = [line for line in calls(folder, "lines") if "--process_id" in line]
-    assert (ran.returncode, len(begun)) == (0 if codes[-1] == 0 else 2, starts)
+    assert (ran.returncode, len(starts(folder))) == (0 if codes[-1] == 0 else 2, count)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +185,7 @@ def test_hosts_refuses_bad_names_in_one_sentence(folder, words):
 def write_ssh(folder):
     """An ssh to this machine: each host is a home folder with a clone."""
     line = 'while [[ $1 == -o ]]; do shift 2; done; host=$2; cd "$HOSTS/$host" && shift 2'
-    write_command(folder / "tools" / "ssh", line, 'HOSTNAME=$host exec sh -c "$*"')
+    write_command(folder / "my tools" / "ssh", line, 'HOSTNAME=$host exec sh -c "$*"')
     for name in "abc":
         (folder / name / "clone").mkdir(parents=True)
         (folder / name / "clone" / "launch").symlink_to(LAUNCH)
@@ -199,7 +196,7 @@ def write_ssh(folder):
 def test_hosts_ends_the_others_of_a_process_that_failed_and_hands_flags_over_as_they_are(folder):
     """Host a dies in the first start, where b would go on for ever; the second start succeeds."""
     write_command(
-        folder / "tools" / "python",
+        folder / "my tools" / "python",
         f'if [[ $2 == launch.* ]]; then echo 0; exit; fi; printf "%s\n" "$@" >>"{folder}/flags"',
         f'cd "{folder}"; if [[ -e died ]]; then exit 0; fi',
         "if [[ $HOSTNAME == a ]]; then",
@@ -234,24 +231,12 @@ def undisturbed(flags, tmp_path_factory):
     return workdir
 
 
-@contextlib.contextmanager
-def started(command, folder, **changed):
-    """A script that runs, in a session of its own; nothing of it is left over."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    around = environment(PYTHON=sys.executable, PYTHONPATH=str(ROOT), **changed)
-    running = subprocess.Popen(command, cwd=folder / "clone", env=around, **pipes)
-    try:
-        yield running
-    finally:
-        running.terminate()
-        running.communicate(timeout=120)
-
-
 def wait_for_step(workdir, step, running):
-    end = time.monotonic() + LIMIT_SECS
-    while last_step(workdir) < step:
-        assert running.poll() is None and time.monotonic() < end, running.communicate()
-        time.sleep(0.05)
+    def is_there():
+        assert running.poll() is None, running.communicate()
+        return last_step(workdir) >= step
+
+    wait_for(is_there, LIMIT_SECS)
 
 
 def assert_same_run(workdir, wanted):
@@ -263,47 +248,85 @@ def assert_same_run(workdir, wanted):
     assert lines_of(workdir) == lines_of(wanted)
 
 
-@pytest.fixture
-def slurm(folder):
-    """A folder with stand-ins for the commands of Slurm."""
-    for name in ("sbatch", "srun", "scontrol"):
-        write_command(folder / "tools" / name, f'exec {sys.executable} -I -S {SLURM} {name} "$@"')
-    return folder
+# What srun does on one node: the highest code is its own, 128 + n of a task that signal n ended.
+SRUN = """\
+while [[ $1 == --* ]]; do shift; done
+pids=() code=0
+for ((n = 0; n < SLURM_NTASKS; n++)); do
+    SLURM_PROCID=$n SLURM_LOCALID=$n SLURM_STEP_NODELIST=127.0.0.1 "$@" &
+    pids+=($!)
+done
+echo "${pids[*]}" >"$SLURM/tasks"
+for pid in "${pids[@]}"; do
+    ended=0
+    wait "$pid" || ended=$?
+    ((ended <= code)) || code=$ended
+done
+exit "$code"
+"""
+
+
+def sbatch(folder, tasks, job, nears_limit, *flags, **changed):
+    """Run slurm.sh as sbatch and Slurm do, by their manual pages; return exit code and output.
+
+    Near the time limit, once in a job, Slurm signals the tasks and not the shell.
+    """
+    write_answers(folder, scontrol=[])
+    write_command(folder / "my tools" / "srun", SRUN)
+    script = shutil.copy(LAUNCH / "slurm.sh", folder / "slurm_script")  # not where the script was
+    own = dict(re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", (LAUNCH / "slurm.sh").read_text(), re.M))
+    assert own.keys() <= {"job-name", "signal", "requeue", "open-mode"}
+    around = {"SLURM": str(folder), "SLURM_JOB_ID": job, "SLURM_NTASKS": str(tasks)} | changed
+    out, is_signaled, end = folder / "out", False, time.monotonic() + LIMIT_SECS
+    for restart in range(99):
+        with out.open("ab" if own["open-mode"] == "append" else "wb") as file:
+            pipes = {"stdout": file, "stderr": file, "start_new_session": True}
+            around["SLURM_RESTART_COUNT"] = str(restart)
+            words, where = [script, f"--workdir={folder / 'run'}", *flags], folder / "clone"
+            shell = subprocess.Popen(words, cwd=where, env=environment(**around), **pipes)
+        try:
+            while shell.poll() is None:
+                assert time.monotonic() < end, out.read_text()
+                if not is_signaled and (folder / "tasks").exists() and nears_limit():
+                    is_signaled, number = True, f"SIG{own['signal'].partition('@')[0]}"
+                    for pid in (folder / "tasks").read_text().split():
+                        os.kill(int(pid), signal.Signals[number])
+                time.sleep(0.05)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+        if "requeue" not in own or calls(folder, "scontrol") != [f"requeue {job}"] * (restart + 1):
+            break
+    return shell.returncode, out.read_text()
 
 
 @pytest.mark.slow
-def test_the_tasks_of_a_job_that_nears_its_limit_save_and_the_job_is_requeued(slurm):
+def test_the_tasks_of_a_job_that_nears_its_limit_save_and_the_job_is_requeued(folder):
     write_command(
-        slurm / "tools" / "python",
+        folder / "my tools" / "python",
         "if [[ $2 == launch.* ]]; then echo 20; exit; fi",
-        f'cd "{slurm}"; echo "task $SLURM_PROCID: $*" >>started',
-        "if [[ -e saved.$SLURM_PROCID ]]; then exit 0; fi",
-        "trap 'touch saved.$SLURM_PROCID; exit 143' TERM; touch trains.$SLURM_PROCID",
-        "until [[ -e trains.0 && -s tasks ]]; do sleep 0.05; done",
-        "[[ $SLURM_PROCID == 0 ]] || touch limit_nears; while sleep 0.05; do :; done",
+        f'cd "{folder}"; echo "task $SLURM_PROCID: $*" >>started',
+        "if [[ -e trains.$SLURM_PROCID ]]; then exit 0; fi",
+        "trap 'exit 143' TERM; touch trains.$SLURM_PROCID",
+        "while sleep 0.05; do :; done",
     )
-    command = ["sbatch", "--nodes=1", "--ntasks-per-node=2", "launch/slurm.sh", "--workdir=w"]
-    around = os.environ | {"SLURM": str(slurm), "JOB": "7"}
-    ran = call(command, cwd=slurm / "clone", env=around)
-    out = (slurm / "clone" / "slurm-7.out").read_text()
-    assert (ran.returncode, out.count("exit code 143, newest checkpoint 20")) == (0, 1), out
-    trains = [f"task {n}: -u -m bert_jax.train --workdir=w --multihost" for n in (0, 0, 1, 1)]
-    assert sorted((slurm / "started").read_text().splitlines()) == trains
+    code, out = sbatch(folder, 2, "7", lambda: len([*folder.glob("trains.*")]) == 2)
+    assert (code, out.count("exit code 143, newest checkpoint 20")) == (0, 1), out
+    flags = f"-u -m bert_jax.train --workdir={folder / 'run'} --multihost"
+    trains = [f"task {number}: {flags}" for number in (0, 0, 1, 1)]
+    assert sorted((folder / "started").read_text().splitlines()) == trains
+
+
+OURS = {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
 
 
 @pytest.mark.long
-def test_a_job_that_nears_its_limit_ends_with_the_same_weights(slurm, flags, undisturbed):
-    folder = slurm
-    job, workdir = str((free_port() - 61440) % 4096), folder / "run"  # jax takes the port from it
-    command = ["sbatch", "--nodes=1", f"--ntasks-per-node={PROCESSES}", "launch/slurm.sh"]
-    command += [*flags, f"--workdir={workdir}"]
-    out = folder / "clone" / f"slurm-{job}.out"
-    with started(command, folder, SLURM=str(folder), JOB=job) as running:
-        wait_for_step(workdir, 15, running)
-        (folder / "limit_nears").touch()
-        assert running.wait(LIMIT_SECS) == 0, out.read_text()
-    assert "exit code 143, newest checkpoint" in out.read_text()
-    assert out.read_text().count("stopped and saved at step") == 1
+def test_a_job_that_nears_its_limit_ends_with_the_same_weights(folder, flags, undisturbed):
+    workdir, job = folder / "run", str((free_port() - 61440) % 4096)  # jax takes the port from it
+    code, out = sbatch(folder, PROCESSES, job, lambda: last_step(workdir) >= 15, *flags, **OURS)
+    assert code == 0, out
+    assert "exit code 143, newest checkpoint" in out
+    assert out.count("stopped and saved at step") == 1
     assert_same_run(workdir, undisturbed)
 
 
@@ -314,12 +337,17 @@ def test_a_host_whose_process_is_killed_starts_again_and_ends_with_the_same_weig
     workdir = folder / "run"
     command = ["bash", str(LAUNCH / "hosts.sh"), "a,b,c", "clone", *flags, f"--workdir={workdir}"]
     command += [f"--coordinator_address=127.0.0.1:{free_port()}"]
-    around = write_ssh(folder) | {"POLL_SECS": "1", "GRACE_SECS": "120"}
-    with started(command, folder, **around) as running:
+    around = environment(**write_ssh(folder), **OURS, POLL_SECS="1", GRACE_SECS="120")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    running = subprocess.Popen(command, cwd=folder / "clone", env=around, **pipes)
+    try:
         wait_for_step(workdir, 15, running)
         _, pid = (folder / "b" / "clone" / "logs" / "b.pid").read_text().split()
         os.kill(int(pid), signal.SIGKILL)
         said, _ = running.communicate(timeout=LIMIT_SECS)
-        assert running.returncode == 0, said
+    finally:
+        running.terminate()
+        running.communicate(timeout=120)
+    assert running.returncode == 0, said
     assert re.search(r"exit code 137, newest checkpoint \d+, 0 starts in a row", said)
     assert_same_run(workdir, undisturbed)

@@ -2,87 +2,43 @@
 
 import gzip
 import json
-import pathlib
 import re
 
+import jsonschema
 import pytest
 
 from bert_jax.runtime import exit_codes
 from launch.cloud import gke
-from launch.cloud.cluster import Cluster
-from launch.cloud.job import Job
-from tests.launch.scripts import LAUNCH
+from tests.launch.conftest import GOLDEN
+from tests.launch.scripts import make_job
 
 # v0.12.0, commit and license in the file; tests/golden/jobset_crd.py wrote it.
-CRD = pathlib.Path(__file__).parents[1] / "golden" / "jobset_crd.json.gz"
-SCHEMA = json.loads(gzip.decompress(CRD.read_bytes()))["schema"]
-TYPES = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
+CRD = json.loads(gzip.decompress((GOLDEN / "jobset_crd.json.gz").read_bytes()))["schema"]
 FULL = {"PROVISIONING": "spot", "COORDINATOR_PORT": "8476", "GKE_SERVICE_ACCOUNT": "trainer"}
 
 
-def list_errors(value, schema, path="") -> list[str]:
-    """What a structural schema of Kubernetes refuses: types, enums, lengths, unknown fields."""
-    if schema.get("x-kubernetes-int-or-string"):
-        return []
-    wanted = TYPES[schema["type"]]
-    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-        return [f"{path} is no {schema['type']}"]
-    errors = [f"{path} is {value}"] * ("enum" in schema and value not in schema["enum"])
-    if "maxLength" in schema and len(value) > schema["maxLength"]:
-        errors.append(f"{path} is long")
-    if wanted is list:
-        errors += [f"{path} is long"] * (len(value) > schema.get("maxItems", len(value)))
-        for number, item in enumerate(value):
-            errors += list_errors(item, schema["items"], f"{path}[{number}]")
-    if wanted is dict and "properties" in schema:
-        missing = set(schema.get("required", ())) - set(value)
-        errors += [f"{path}.{name} is missing" for name in missing]
-        for name, item in value.items():
-            known, inner = schema["properties"].get(name), f"{path}.{name}"
-            errors += list_errors(item, known, inner) if known else [f"{inner} is unknown"]
-    elif wanted is dict and isinstance(schema.get("additionalProperties"), dict):
-        for name, item in value.items():
-            errors += list_errors(item, schema["additionalProperties"], f"{path}.{name}")
-    return errors
+def forbid_unknown(schema):
+    """Return a schema without unknown fields, which Kubernetes refuses in a strict validation."""
+    if isinstance(schema, list):
+        return [forbid_unknown(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {"additionalProperties": False} if "properties" in schema else {}
+    return closed | {name: forbid_unknown(value) for name, value in schema.items()}
 
 
-def check(manifest) -> list[str]:
-    """`metadata` is checked by Kubernetes itself, and free in a schema."""
-    return list_errors({k: v for k, v in manifest.items() if k != "metadata"}, SCHEMA)
+SCHEMA = jsonschema.Draft4Validator(forbid_unknown(CRD))
 
 
 @pytest.fixture
-def make(cluster):
-    def make(**changed):
-        settings = {"GKE_IMAGE": "images/bert:1", "TOPOLOGY": "v5e:8x8", "ROAD": "gke"} | changed
-        path = pathlib.Path(cluster(**settings).partition("=")[2])
-        return gke.make_manifest(Job(Cluster(path, {}), ("--workdir=gs://b/a",)))
-
-    return make
+def make(tmp_path):
+    settings = {"TOPOLOGY": "v5e:8x8", "PROVISIONING": "standard"}
+    return lambda **changed: gke.make_manifest(make_job(tmp_path, "gke", **settings | changed))
 
 
 @pytest.mark.parametrize("settings", [{}, FULL, {"PROVISIONING": "flex_start"}])
 def test_it_fits_the_published_schema(make, settings):
-    assert check(make(**settings)) == []
-
-
-def test_a_pod_has_the_user_of_the_image_and_no_privileges(make):
-    pod = make()["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    *_, user = re.findall(r"^USER (\d+):(\d+)$", (LAUNCH / "Dockerfile").read_text(), re.MULTILINE)
-    context = pod["securityContext"]
-    assert (context["runAsUser"], context["runAsGroup"]) == tuple(map(int, user)) != (0, 0)
-    assert context["runAsNonRoot"]
-    (container,) = pod["containers"]
-    assert container["securityContext"] == {"allowPrivilegeEscalation": False}
-
-
-# Labels and taints of node pools that GKE creates with --spot and --flex-start.
-@pytest.mark.parametrize(("model", "key"), [("spot", "spot"), ("flex_start", "flex-start")])
-def test_a_provisioning_model_selects_and_tolerates_its_node_pools(make, model, key):
-    (job,) = make(PROVISIONING=model)["spec"]["replicatedJobs"]
-    pod, label = job["template"]["spec"]["template"]["spec"], f"cloud.google.com/gke-{key}"
-    assert pod["nodeSelector"][label] == "true"
-    assert {"key": label, "operator": "Exists"} in pod["tolerations"]
+    SCHEMA.validate(make(**settings))
 
 
 def test_a_misspelling_and_a_wrong_type_are_found(make):
@@ -90,12 +46,8 @@ def test_a_misspelling_and_a_wrong_type_are_found(make):
     spec = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
     spec["paralelism"] = 4
     spec["template"]["spec"]["nodeSelector"]["a"] = 7
-    del manifest["spec"]["failurePolicy"]["rules"][0]["name"]
-    manifest["spec"]["failurePolicy"]["rules"][1]["action"] = "Restart"
-    found = " ".join(check(manifest))
-    for words in ("paralelism is unknown", "nodeSelector.a is no string", "name is missing"):
-        assert words in found
-    assert "is Restart" in found
+    found = " ".join(error.message for error in SCHEMA.iter_errors(manifest))
+    assert "'paralelism' was unexpected" in found and "7 is not of type 'string'" in found
 
 
 # What Kubernetes' Job controller writes, as jobset's keps/262-ConfigurableFailurePolicy shows.

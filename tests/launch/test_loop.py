@@ -2,21 +2,17 @@
 
 import json
 import os
-import pathlib
 import signal
 import sys
-import time
 from math import inf, nan
 from types import SimpleNamespace
 
 import pytest
 
 from launch.cloud import commands, watch
-from launch.cloud.cluster import Cluster
 from launch.cloud.decide import Action, Rules, State
-from launch.cloud.job import Job
 from launch.cloud.run import Answer, Command, ask, ask_all, run_all
-from tests.launch.scripts import LAUNCH, TRAIN_FLAGS, call
+from tests.launch.scripts import LAUNCH, TRAIN_FLAGS, call, is_alive, make_job, wait_for
 from tests.launch.simulated_cloud import HOUR
 
 pytestmark = pytest.mark.slow
@@ -62,49 +58,41 @@ def test_a_run_from_creation_to_deletion(pod, cloud, tmp_path, road):
     assert logged == "".join(f"{line}\n" for line in out.splitlines() if "; spent: " in line)
 
 
-def test_a_bucket_that_takes_no_lock_says_why(pod, cloud, monkeypatch):
-    denied = Answer(1, "", "NOT_FOUND: HTTPError 403")
-    monkeypatch.setattr(cloud, "answer_lock", lambda command: denied)
-    code, out, _ = pod("queued")
-    assert (code, "could not be written (NOT_FOUND: HTTPError 403)" in out) == (2, True)
-
-
 def test_a_setting_that_is_missing_is_refused_before_a_lock_is_taken(refused, cluster, cloud):
     option = cluster(BUCKET="gs://my-bucket", TOPOLOGY="v6e:2x4")
     assert "GKE_IMAGE is empty" in refused("pod", "configs/base.py", option, "--road=gke")
 
 
-def test_a_second_supervisor_refuses_and_a_killed_one_resumes(pod, cloud, monkeypatch):
+def test_a_second_supervisor_refuses_and_a_killed_one_resumes(pod, cloud):
     """Here by a lock of the file system, elsewhere by an object in the bucket."""
 
     class Killed(BaseException):
         pass
 
-    others = []
+    others, on_sleep = [], cloud.on_sleep
 
     def meet_others(secs):
         others.extend([pod("queued"), pod("queued", state="elsewhere")])
         raise Killed
 
-    clock = watch.time
-    monkeypatch.setattr(watch, "time", cloud.clock(meet_others))
+    cloud.on_sleep = meet_others
     with pytest.raises(Killed):
         pod("queued")
     (code, _, error), (other_code, out, _) = others
     assert (code, f"process {os.getpid()} already supervises" in error) == (2, True)
     assert (other_code, "another supervisor has gs://my-bucket" in out) == (2, True)
-    monkeypatch.setattr(watch, "time", clock)
+    cloud.on_sleep = on_sleep
     code, out, _ = pod("queued")
     assert (code, "requested the slice" in out) == (0, False), out
 
 
-def test_a_signal_leaves_training_alone_and_says_what_it_costs(cluster, cloud, call, monkeypatch):
-    end = lambda secs: os.kill(os.getpid(), signal.SIGTERM)  # noqa: E731
-    monkeypatch.setattr(watch, "time", cloud.clock(end))
-    home = pathlib.Path(cluster().partition("=")[2] + ".home")
-    monkeypatch.setenv("HOME", str(home))
+def test_a_signal_leaves_training_alone_and_says_what_it_costs(
+    cluster, cloud, call, tmp_path, monkeypatch
+):
+    cloud.on_sleep = lambda secs: os.kill(os.getpid(), signal.SIGTERM)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     code, out, error = call("watch", cluster(), *TRAIN_FLAGS, "--revision=HEAD")
-    folder = home / ".local/state/bert_jax/my-project.us-central2-b.my-tpu.queued"
+    folder = tmp_path / "home/.local/state/bert_jax/my-project.us-central2-b.my-tpu.queued"
     assert (folder / "state.json").exists()
     assert code == 130 and cloud.exists
     assert "stopped by a signal; training continues" in out
@@ -123,12 +111,12 @@ def test_a_signal_that_hides_the_answer_to_a_request_says_what_may_cost(pod, clo
     assert (code, cloud.exists, "my-tpu may still cost money" in error) == (130, True, True)
 
 
-def test_a_supervisor_under_nohup_outlives_its_terminal(pod, cloud, monkeypatch):
+def test_a_supervisor_under_nohup_outlives_its_terminal(pod, cloud):
     def hang_up(secs):
         os.kill(os.getpid(), signal.SIGHUP)
         cloud.sleep(HOUR)
 
-    monkeypatch.setattr(watch, "time", cloud.clock(hang_up))
+    cloud.on_sleep = hang_up
     former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         code, out, _ = pod("queued")
@@ -157,21 +145,20 @@ def test_a_disk_that_keeps_no_state_is_one_sentence(pod, monkeypatch, tmp_path):
     assert code == 2 and "names a user who is not known here" in error
 
 
-def test_two_folders_of_one_name_are_two_owners(cluster, tmp_path):
-    here, owners = Cluster(pathlib.Path(cluster().partition("=")[2]), {}), []
+def test_two_folders_of_one_name_are_two_owners(tmp_path):
+    job, owners = make_job(tmp_path, "queued"), []
     for _ in range(2):  # as in two containers, and after a restart
         for _ in range(2):
-            supervisor = watch.Supervisor(None, Job(here), Rules("/mnt/a"), tmp_path / "a", None)
+            supervisor = watch.Supervisor(None, job, Rules("/mnt/a"), tmp_path / "a", None)
             supervisor.lock.close()
             owners.append(supervisor.bucket_lock.owner)
         (tmp_path / "a").rename(tmp_path / f"b{len(owners)}")
     assert owners[0] == owners[1] != owners[2] == owners[3]
 
 
-def test_each_collection_of_stacks_is_kept(cluster, tmp_path):
-    here = Cluster(pathlib.Path(cluster().partition("=")[2]), {})
-    road = SimpleNamespace(plan=lambda kind, job: [])
-    supervisor = watch.Supervisor(road, Job(here), Rules("/mnt/a"), tmp_path / "state", None)
+def test_each_collection_of_stacks_is_kept(tmp_path):
+    job, road = make_job(tmp_path, "queued"), SimpleNamespace(plan=lambda kind, job: [])
+    supervisor = watch.Supervisor(road, job, Rules("/mnt/a"), tmp_path / "state", None)
     supervisor.act([Action("stacks")])
     assert len(list((tmp_path / "state").glob("stacks-*.txt"))) == 1
 
@@ -194,6 +181,9 @@ def test_the_lock_in_the_bucket_is_renewed_and_taken_over_after_an_hour(cloud):
     # A lock that nobody can read is nobody's: a supervisor would end, and leave its slice alone.
     cat_fails = lambda command: Answer(1) if "cat" in command.words else cloud.ask(command)  # noqa: E731
     assert watch.BucketLock("gs://b/lock", "c", cat_fails, read).take() == ""
+    denied = lambda command: Answer(1, "", "NOT_FOUND: HTTPError 403")  # noqa: E731
+    why = watch.BucketLock("gs://b/lock", "d", denied, read).take()
+    assert "could not be written (NOT_FOUND: HTTPError 403)" in why
 
 
 KINDS = ({"tries": "x"}, {"tries": nan}, {"is_there": 1}, {"seen": inf}, {"workdir": None})
@@ -226,12 +216,8 @@ def test_a_command_ends_with_all_that_it_started(tmp_path):
     script = "(sleep 60; echo late >late) & echo $! >pid; echo begun; wait"
     said = ask(Command(["bash", "-c", f"cd {tmp_path}; {script}"], secs=2))
     assert (said.code, said.out) == (124, "begun\n") and "no answer within 2 s" in said.words
-    pid = (tmp_path / "pid").read_text().strip()
-    words = pathlib.Path(f"/proc/{pid}/cmdline")  # empty of one that nobody waited for
-    end = time.monotonic() + 20  # a process that was killed is there for a moment
-    while words.exists() and words.read_text():
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    pid = int((tmp_path / "pid").read_text())
+    wait_for(lambda: not is_alive(pid))  # killed, it is there for a moment
     assert ask(Command(["no-such-tool"])).is_permanent
     with pytest.raises(SystemExit, match="127"):
         run_all([Command(["no-such-tool"])])
@@ -261,19 +247,18 @@ def test_only_a_complete_checkpoint_in_the_bucket_counts():
     assert watch.find_checkpoint("/mnt/a", None) is None
 
 
-def test_each_script_has_an_entry_that_runs_it_and_bash_of_macos_reads_it():
-    for name in commands.COMMANDS:
-        assert (LAUNCH / f"{name}.sh").readlink().name == "python.sh"
-    bare = {"PATH": "/usr/bin:/bin", "LAUNCH_PYTHON": sys.executable, "CDPATH": "."}
-    said = call(["bash", "launch/pod.sh", "--help"], env=bare, cwd=LAUNCH.parent).stdout
-    assert said.startswith("usage: launch/pod.sh [OPTION ...] CONFIG") and "Not yet run" in said
-    ran = call(["bash", "launch/python.sh"], env=bare, cwd=LAUNCH.parent)
+BARE = {"PATH": "/usr/bin:/bin", "LAUNCH_PYTHON": sys.executable, "CDPATH": ".", "COLUMNS": "80"}
+
+
+def test_the_entry_itself_is_no_script():
+    ran = call(["bash", "launch/python.sh"], env=BARE, cwd=LAUNCH.parent)
     assert (ran.returncode, ran.stderr[:41]) == (2, "error: ['python'] is no script of launch/")
 
 
 @pytest.mark.parametrize("name", [*commands.COMMANDS, "hosts", "slurm"])
 def test_the_help_of_a_script_fits_a_screen_and_has_one_rule_of_exit_codes(name):
-    wide = os.environ | {"COLUMNS": "80", "LAUNCH_PYTHON": sys.executable}
-    said = call(["bash", f"launch/{name}.sh", "--help"], env=wide, cwd=LAUNCH.parent).stdout
-    assert said and [line for line in said.splitlines() if len(line) > 80] == []
-    assert said.count("Exit code:") == (name in commands.COMMANDS)
+    said = call(["bash", f"launch/{name}.sh", "--help"], env=BARE, cwd=LAUNCH.parent).stdout
+    assert said.startswith("usage: ") and f" launch/{name}.sh " in said
+    assert [line for line in said.splitlines() if len(line) > 80] == []
+    is_ours = name in commands.COMMANDS
+    assert said.count("Exit code:") == said.count("Not yet run") == is_ours

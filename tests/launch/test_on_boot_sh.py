@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 
-from tests.launch.pods import make_tools
 from tests.launch.scripts import LAUNCH, call, git, write_command
 
 pytestmark = pytest.mark.slow
@@ -14,17 +13,16 @@ FOLDER = "gs://my-bucket/launch/my-tpu"
 
 
 @pytest.fixture
-def boot(clone, bucket, tmp_path):
+def boot(clone, bucket, worker_tools, tmp_path):
     """A function that boots the machine, waits for its script's end, and gives its records.
 
     The bucket refuses the next three records after a run that ends with 3.
     """
-    folder, tools = bucket / "my-bucket" / "launch" / "my-tpu", tmp_path / "worker_tools"
+    folder = bucket / "my-bucket" / "launch" / "my-tpu"
     folder.mkdir(parents=True)
     head = git(clone, "rev-parse", "HEAD")
     git(clone, "archive", f"--output={folder / 'code.tar.gz'}", head)
-    path = make_tools(tools)
-    write_command(tools / "curl", f"[[ ${{!#}} == */bert-jax-folder ]] && echo {FOLDER}")
+    write_command(worker_tools / "curl", f"[[ ${{!#}} == */bert-jax-folder ]] && echo {FOLDER}")
     # Exit codes of the runs, one a line; the environment's Python is replaced by this.
     write_command(
         tmp_path / "trainer",
@@ -38,7 +36,7 @@ def boot(clone, bucket, tmp_path):
         lines = [head, ".venv/bin/python", "", "8476", "", "--multihost", *flags]
         (folder / "job.txt").write_text("".join(f"{line}\n" for line in lines))
         (bucket / "codes").write_text("".join(f"{code}\n" for code in codes))
-        around = os.environ | {"PATH": path, "RECORD_SECS": "0.1", "HOSTNAME": "w-0"}
+        around = os.environ | {"RECORD_SECS": "0.1", "HOSTNAME": "w-0"}
         paths = {"HOME_DIR": "home", "TRAINER": "trainer", "LIBTPU_LOCK": "lock"}
         around |= {name: str(tmp_path / path) for name, path in paths.items()}
         ran = call(["bash", str(LAUNCH / "worker" / "on_boot.sh")], env=around)

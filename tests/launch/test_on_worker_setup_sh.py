@@ -1,16 +1,25 @@
-"""launch/worker/on_worker_setup.sh in a temporary home folder, with stand-ins for pip and uv."""
+"""launch/worker/on_worker_setup.sh in a temporary home folder, with stand-ins for pip and uv.
+
+Without internet, packages come from a folder that stands for the bucket, by the real uv.
+"""
 
 import fcntl
+import hashlib
+import os
+import pathlib
 import shlex
+import shutil
+import sys
+import zipfile
 
 import pytest
 
-from tests.launch.pods import make_tools, run_on
-from tests.launch.scripts import LAUNCH, commit, git
+from tests.launch.scripts import UV, commit, git, needs_uv, run_on
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = LAUNCH / "worker" / "on_worker_setup.sh"
+SCRIPT = pathlib.Path("launch", "worker", "on_worker_setup.sh")
+HOUSE = "gs://my-bucket/house"
 
 
 @pytest.fixture
@@ -20,17 +29,16 @@ def home(tmp_path):
 
 
 @pytest.fixture
-def set_up(clone, home, tmp_path):
+def set_up(clone, home, worker_tools):
     """A function that runs the script for the present commit of the clone; gives stdout, stderr."""
-    path = make_tools(tmp_path / "tools")
 
-    def run(python=".venv/bin/python", code=0, **environment):
+    def run(python=".venv/bin/python", *house, code=0, **environment):
         archive = home / "sent.tar.gz"
         git(clone, "archive", "--format=tar.gz", f"--output={archive}", "HEAD")
         (home / "calls.log").unlink(missing_ok=True)
         head = git(clone, "rev-parse", "HEAD")
-        command = shlex.join(["bash", str(SCRIPT), archive.name, head, "bert_jax", python])
-        ran = run_on(home, command, **{"PATH": path} | environment)
+        words = ["bash", str(clone / SCRIPT), archive.name, head, "bert_jax", python, *house]
+        ran = run_on(home, shlex.join(words), **environment)
         assert ran.returncode == code, ran
         return ran.stdout, ran.stderr
 
@@ -111,3 +119,65 @@ def test_a_worker_that_trains_is_left_unchanged(set_up, home):
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "training runs in bert_jax" in set_up(code=2)[1]
     assert (home / "sent.tar.gz").exists()
+
+
+def write_wheel(folder: pathlib.Path, name: str, file: str, text: str) -> str:
+    """Write NAME-1 as a wheel of one file; gives its line of requirements, with its hash."""
+    info = f"{name}-1.dist-info"
+    files = {
+        file: text,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{inside},,\n" for inside in [*files, f"{info}/RECORD"])
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for inside, content in files.items():
+            wheel.writestr(inside, content)
+    return f"{name}==1 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+
+
+def give_the_clone_what_installs(clone):
+    """This test's own Python stands for 3.12, a backend that builds nothing for setuptools."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    script = clone / SCRIPT
+    script.write_text(script.read_text().replace("VERSION=3.12", f"VERSION={version}"))
+    write_wheel(clone / "built", "bert_jax", "bert_jax/train.py", "import jax\n")
+    (clone / "backend.py").write_text(
+        "import shutil\n\n\ndef build_editable(folder, *_):\n"
+        "    shutil.copy('built/bert_jax-1-py3-none-any.whl', folder)\n"
+        "    return 'bert_jax-1-py3-none-any.whl'\n"
+    )
+    (clone / "pyproject.toml").write_text(
+        "[project]\nname = 'bert_jax'\nversion = '1'\n"
+        "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+    )
+    commit(clone)
+
+
+@needs_uv
+def test_a_worker_without_internet_installs_from_the_bucket(
+    set_up, clone, home, bucket, worker_tools, tmp_path
+):
+    wheels = bucket / "my-bucket" / "house" / "wheels"
+    jax = write_wheel(wheels, "jax", "jax.py", "__version__ = '1 from the bucket'\n")
+    (clone / "requirements" / "tpu.txt").write_text(jax)
+    give_the_clone_what_installs(clone)
+    around = {"REAL_UV": str(UV), "UV_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": ""}
+    around["PATH"] = f"{worker_tools}:{sys.base_prefix}/bin:{os.environ['PATH']}"
+    said, _ = set_up(".venv/bin/python", HOUSE, **around)
+    assert said.endswith(", jax 1 from the bucket\n")
+    assert any("--no-index --find-links=" in call for call in calls(home))
+
+    # One other byte in a package, under the same name, is not installed.
+    write_wheel(wheels, "jax", "jax.py", "__version__ = '1 from elsewhere'\n")
+    shutil.rmtree(home / "bert_jax" / ".venv")
+    shutil.rmtree(tmp_path / "cache")
+    _, error = set_up(".venv/bin/python", HOUSE, code=1, **around)
+    assert "Hash mismatch" in error
+    assert "worker-0: error: setup failed at: .uv/bin/uv pip sync" in error
+
+    _, error = set_up(".venv/bin/python", "gs://my-bucket/absent", code=2, **around)
+    assert "worker-0: error: gs://my-bucket/absent could not be fetched" in error
+    assert "gs://my-bucket/absent is not there" in error

@@ -1,36 +1,20 @@
 """launch/worker/on_worker_train.sh, run as on a worker, with Pythons that pretend to train."""
 
-import contextlib
 import os
 import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-from tests.launch.scripts import LAUNCH, call, write_command
+from tests.launch.scripts import LAUNCH, call, is_alive, wait_for, write_command
 
 pytestmark = pytest.mark.slow
 
 SCRIPT = str(LAUNCH / "worker" / "on_worker_train.sh")
 LOG = "logs/train.log"
 TRAINS = ("while [[ ! -e end ]]; do sleep 0.05; done", 'exit "$(cat end)"')
-
-
-def wait_for(holds) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def is_alive(pid: int) -> bool:
-    stat = pathlib.Path(f"/proc/{pid}/stat")
-    with contextlib.suppress(OSError):
-        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 class Worker:
@@ -92,7 +76,7 @@ def worker(tmp_path):
         process.communicate()
 
 
-def test_a_run_from_its_start_to_its_exit_code(worker):
+def test_a_run_from_its_start_to_its_exit_code_and_the_next_one(worker):
     assert worker.status() == "never started"
     flag = "--config.data.store=/mnt/my stores/a'$(id)\""
     prints = 'printf "%s\\n" "$@"'
@@ -102,11 +86,16 @@ def test_a_run_from_its_start_to_its_exit_code(worker):
     assert (state, step) == ("running", "-")
     assert 0 <= int(quiet_secs) < 20
     assert os.getpgid(int(pid)) == os.getsid(int(pid)) == int(pid) != os.getsid(0)
+    assert f"(process {pid})" in worker.start(code=2)
     worker.end(86)
     wait_for(lambda: worker.log.read_text().endswith("Z ended with exit code 86\n"))
     first, *said, _ = worker.log.read_text().splitlines()
     assert first.endswith("Z train.sh")
     assert said == ["-u", "-m", "bert_jax.train", "--multihost", flag, "a warning"]
+    (worker.folder / "end").unlink()
+    worker.start()
+    assert worker.status().startswith("running ")
+    assert worker.log.read_text().count("Z train.sh\n") == 2
 
 
 def test_a_log_that_was_moved_still_shows_that_the_training_writes(worker):
@@ -117,16 +106,6 @@ def test_a_log_that_was_moved_still_shows_that_the_training_writes(worker):
             log.touch()
             os.utime(log, (0, 0))
         assert 0 <= int(worker.status().split()[2]) < 20
-
-
-def test_a_second_run_is_refused_while_one_runs_and_adds_to_the_log_after(worker):
-    worker.start("echo trains", *TRAINS)
-    assert f"(process {worker.read_pids()[0]})" in worker.start(code=2)
-    worker.end(1)
-    (worker.folder / "end").unlink()
-    worker.start()
-    assert worker.status().startswith("running ")
-    assert worker.log.read_text().count("Z train.sh\n") == 2
 
 
 def test_a_pid_of_another_process_is_no_run(worker):

@@ -1,8 +1,5 @@
 """What each script would do, as --dry-run prints it; what is no slice or setting is refused."""
 
-import re
-import shlex
-
 import pytest
 
 from bert_jax.planning.slices import SHAPES
@@ -56,24 +53,14 @@ CALLS = [
 ]
 
 
-def list_plans(call, cluster, calls):
-    """Yield the transcript of each call's --dry-run."""
-    for name, flags, is_full in calls:
+def test_the_commands_of_every_script(call, cluster, clone, tmp_path, golden):
+    transcript = ""
+    for name, flags, is_full in CALLS:
         option = cluster(**(LEAST | SETTINGS if is_full else LEAST))
         code, out, error = call(name, "--dry-run", option, *flags)
         assert (code, error) == (0, ""), (name, flags, error)
-        yield f"$ launch/{name}.sh {' '.join(flags)}{' # all settings' * is_full}\n{out}\n"
-
-
-def list_commands(call, cluster, calls):
-    """Return the words of each command that is printed; what it reads is left out."""
-    text = "".join(list_plans(call, cluster, calls))
-    text = re.sub(r" <<'END'\n.*?\nEND\n", "\n", text, flags=re.S)
-    return [shlex.split(line) for line in text.splitlines() if re.match("(gcloud|kubectl) ", line)]
-
-
-def test_the_commands_of_every_script(call, cluster, clone, tmp_path, golden):
-    transcript = "".join(list_plans(call, cluster, CALLS))
+        title = f"launch/{name}.sh {' '.join(flags)}{' # all settings' * is_full}"
+        transcript += f"$ {title}\n{out}\n"
     head, *files = (
         git(clone, "rev-parse", f"HEAD{path}")
         for path in ("", ":requirements/tpu.txt", ":requirements/uv.txt")
@@ -86,14 +73,7 @@ def test_the_commands_of_every_script(call, cluster, clone, tmp_path, golden):
     assert git(clone, "status", "--porcelain") == "" and not (clone / "build").exists()
 
 
-STEPS = {
-    "queued": "check supervise create look set_up start stacks last_words stop delete",
-    "compute_engine": "check supervise create look delete clean",
-    "gke": "check supervise create look last_words delete",
-}
-
-
-def test_each_pair_of_a_slice_and_a_road_has_a_full_plan_or_is_refused(call, refused, cluster):
+def test_each_pair_of_a_slice_and_a_road_has_a_plan_or_is_refused(call, refused, cluster):
     option = cluster(**LEAST)
     for name, generation in GENERATIONS.items():
         shape = "4x4" if not generation.max_chips else "2x2x4"
@@ -101,9 +81,8 @@ def test_each_pair_of_a_slice_and_a_road_has_a_full_plan_or_is_refused(call, ref
             flags = (POD[0], option, "--dry-run", f"--topology={name}:{shape}", f"--road={road}")
             flags += POD[1:] * (road != "gke")
             if road in generation.roads:
-                code, out, error = call("pod", *flags)
-                steps = re.findall("^# (.+)$", out, re.MULTILINE)
-                assert (code, error, steps) == (0, "", STEPS[road].split())
+                code, _, error = call("pod", *flags)
+                assert (code, error) == (0, "")
             else:
                 assert f"not offered on ROAD={road}" in refused("pod", *flags)
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import re
 import sys
 
@@ -10,7 +9,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.launch.scripts import LAUNCH, call, git
+from launch.cloud import gke
+from tests.launch.scripts import LAUNCH, UV, call, git, needs_uv
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,6 @@ TARGETS = {"cpu": ("cpu.txt", None), "cuda": ("gpu.txt", "jax-cuda13-plugin")}
 TARGETS["tpu"] = ("tpu.txt", "libtpu")
 ENTRY = ["python", "-m", "bert_jax"]
 FOLDER = LAUNCH.parent / "requirements"
-UV = pathlib.Path(sys.executable).with_name("uv")
 ON_A_WORKER = {
     "python_version": "3.12",
     "python_full_version": "3.12.0",
@@ -67,24 +66,12 @@ def test_a_worker_gets_what_training_needs_for_its_python():
     assert f"--generate-hashes --python-version {version} " in makefile
 
 
-def stages() -> dict[str, list[tuple[str, str]]]:
-    """Read each stage of the Dockerfile, its parent's first: name -> (instruction, words)."""
-    text = re.sub(r"^#.*\n", "", (LAUNCH / "Dockerfile").read_text(), flags=re.MULTILINE)
-    found: dict[str, list[tuple[str, str]]] = {"python:3.12-slim": []}
-    for line in text.replace("\\\n", " ").splitlines():
-        instruction, _, words = line.partition(" ")
-        if instruction == "FROM":
-            parent, _, name = words.partition(" AS ")
-            found[name] = [*found[parent]]
-        elif line:
-            found[name].append((instruction, " ".join(words.split())))
-    return found
-
-
-def test_the_images_are_for_cpu_cuda_and_tpu_and_start_our_commands():
-    assert set(stages()) == {"python:3.12-slim", "base", *TARGETS}
-    done = call([sys.executable, *ENTRY[1:], "--help"], cwd=LAUNCH.parent)
-    assert done.returncode == 0 and "\n  train " in done.stdout, done.stderr
+def stages() -> dict[str, list[tuple[str, ...]]]:
+    """Read each target of the Dockerfile, its base first: name -> (instruction, words)."""
+    text = re.sub(r"^#.*\n|\\\n *", "", (LAUNCH / "Dockerfile").read_text(), flags=re.MULTILINE)
+    base, *others = re.split(r"^FROM base AS (\w+)\n", text, flags=re.MULTILINE)
+    own = zip(others[::2], others[1::2], strict=True)
+    return {name: re.findall(r"^([A-Z]+) (.+)$", base + lines, re.MULTILINE) for name, lines in own}
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -92,7 +79,9 @@ def test_an_image_has_the_packages_of_its_devices_the_code_and_another_user_than
     name, package = TARGETS[target]
     others = {other for _, other in TARGETS.values()} - {package, None}
     assert package in {None, *versions(name)} and not others & set(versions(name))
-    instructions = stages()[target]
+    assert set(stages()) == set(TARGETS)
+    first, *instructions = stages()[target]
+    assert first == ("FROM", "python:3.12-slim AS base")
     (sync,) = (words for _, words in instructions if "uv pip sync" in words)
     assert f" --require-hashes --build-constraints=requirements/{name} requirements/{name}" in sync
     files = git(LAUNCH.parent, "ls-files").splitlines()
@@ -101,14 +90,14 @@ def test_an_image_has_the_packages_of_its_devices_the_code_and_another_user_than
     assert copied == ["requirements", "."]
     assert {i for i, _ in instructions} <= {"WORKDIR", "COPY", "RUN", "ENV", "ENTRYPOINT", "USER"}
     assert [json.loads(words) for i, words in instructions if i == "ENTRYPOINT"] == [ENTRY]
-    # Its last user runs the check, and whatever is started in it.
-    assert instructions[-2] == ("USER", "1000:1000")
+    # Its last user runs the check, and whatever is started in it; pods have the same one.
+    assert instructions[-2] == ("USER", f"{gke.USER}:{gke.USER}") and gke.USER
     check = re.sub("^JAX_PLATFORMS=cpu ", "", instructions[-1][1])
     assert check == f"{' '.join(ENTRY)} train --config=configs/tiny.py --print_config >/dev/null"
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not UV.exists(), reason="needs uv")
+@needs_uv
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_empty_environment_gets_the_packages_of_an_image(tmp_path, target):
     """Where there is a Python 3.12, those of cpu are installed and the entry point is run."""

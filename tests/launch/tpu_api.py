@@ -4,13 +4,16 @@ It shows that gcloud takes the commands and what it makes of them. It knows noth
 rights, images, firewalls or TPUs.
 """
 
-import datetime
 import http.server
 import json
+import pathlib
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from tests.launch.simulated_cloud import rfc3339
 
 _PATH = re.compile(
     r"/(?P<version>\w+)/(projects/[^/]+/locations/[^/]+/)?(?P<what>[^?]*)\??(?P<query>.*)"
@@ -18,6 +21,7 @@ _PATH = re.compile(
 _NAMES = {400: "FAILED_PRECONDITION", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
 _NAMES |= {409: "ALREADY_EXISTS"}
 _PROJECT = "projects/my-project/locations/us-central2-b"
+TOKEN = "ya29.of-nobody"
 _DONE = {"name": f"{_PROJECT}/operations/1", "done": True}
 
 
@@ -25,26 +29,25 @@ class TpuApi:
     """Serve queued resources, each active at once with a TPU VM of some workers.
 
     requests: what was asked of the TPU API, as (method, path from the zone on, body).
-    on_ready, on_loss: called when there is a TPU VM that can be used, and when it is lost.
+    on_loss: called when a TPU VM is lost.
     """
 
     def __init__(self, workers: int) -> None:
-        self.workers, self.lock = workers, threading.Lock()
+        self.workers = workers
         self.requests: list[tuple[str, str, dict]] = []
         self.names: dict[str, dict] = {}  # name of a queued resource -> its request
         self.metadata: dict = {}  # gcloud keeps its public ssh key there
         self.refusals: list[tuple[str, int, str]] = []  # method, status, message of the next ones
         self.state, self.node = "ACTIVE", "READY"
-        self.on_ready: Callable[[], None] = lambda: None
         self.on_loss: Callable[[], None] = lambda: None
 
     def preempt(self) -> None:
         """Take the TPU VM back, as Google Cloud does."""
-        with self.lock:
-            self.state, self.node = "SUSPENDED", ""
-            self.on_loss()
+        self.state, self.node = "SUSPENDED", ""
+        self.on_loss()
 
     def answer(self, method: str, path: str, body: dict) -> tuple[int, dict]:
+        """Answer a request by a status and a body."""
         found = _PATH.match(path)
         assert found is not None
         if found["version"] != "v2":  # the Compute API, asked for the project's settings
@@ -59,10 +62,8 @@ class TpuApi:
             name = re.findall("queuedResourceId=([^&]+)", found["query"])[0]
             if name in self.names:
                 return _error(409, f"{name} exists already")
-            created = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-            self.names[name] = body | {"createTime": created}
+            self.names[name] = body | {"createTime": rfc3339(time.time())}
             self.state, self.node = "ACTIVE", "READY"
-            self.on_ready()
         elif name not in self.names or (kind == "nodes" and not self.node):
             return _error(404, f"{name} was not found")
         elif kind == "queuedResources" and method == "DELETE":
@@ -95,17 +96,28 @@ def _error(status: int, message: str) -> tuple[int, dict]:
     return status, {"error": {"code": status, "message": message, "status": _NAMES[status]}}
 
 
+def log_in(folder: pathlib.Path, **addresses: str) -> dict[str, str]:
+    """Return the variables of a gcloud that has a token in `folder` and calls these addresses."""
+    (folder / "token").write_text(f"{TOKEN}\n")
+    return {
+        "CLOUDSDK_CONFIG": str(folder / "gcloud"),
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(folder / "token"),
+    } | {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": at for api, at in addresses.items()}
+
+
 @contextmanager
-def serving(api: TpuApi) -> Iterator[str]:
-    """Serve on a port of this machine; yield the address."""
+def serving(answer: Callable[[str, str, dict], tuple[int, dict]]) -> Iterator[str]:
+    """Serve answers to (method, path, body) on a port of this machine; yield the address."""
+    lock = threading.Lock()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def reply(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length) or b"{}")
-            with api.lock:
-                status, answer = api.answer(self.command, self.path, body)
-            content = json.dumps(answer).encode()
+            with lock:
+                status, said = answer(self.command, self.path, body)
+            content = json.dumps(said).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
