@@ -117,6 +117,11 @@ REPORTED = ("create", "delete", "set_up", "examine", "start")
 
 # Fields of State that outlive a run: the next supervisor counts its own tries and outages.
 KEPT = ("created", "seen", "is_there", "billed_since", "spent_secs")
+# Fields that each new slice resets.
+OF_SLICE = (
+    *("is_ready", "is_set_up", "was_tried", "has_trained", "not_ready_since"),
+    *("partial", "unreached", "starts"),
+)
 
 
 @dataclasses.dataclass
@@ -166,9 +171,9 @@ class State:
         secs = max(now - self.billed_since, 0) if self.billed_since is not None else 0
         return (self.spent_secs + secs) / 3600 * self.rules.usd_per_hour
 
-    def forget(self, names: str) -> None:
+    def forget(self, *names: str) -> None:
         """Reset fields to their defaults."""
-        for name in names.split():
+        for name in names:
             setattr(self, name, getattr(State, name))
 
 
@@ -263,8 +268,7 @@ class _Turn:
             return
         self.bill(seen)
         if seen.created != state.created:
-            state.forget("is_ready is_set_up was_tried has_trained not_ready_since partial")
-            state.forget("unreached starts")
+            state.forget(*OF_SLICE)
             state.created = seen.created
         state.seen, state.missing, state.is_there = self.now, 0, True
         state.is_expected = seen.created != state.condemned

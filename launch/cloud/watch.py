@@ -45,7 +45,8 @@ def read_state(path: pathlib.Path, rules: Rules) -> State:
     state = State(rules, **values)
     # Nobody knows whether a slice that went meanwhile was deleted on purpose, nor what became of
     # whatever the last looks in a row saw. A supervisor sends its own commit before any start.
-    state.forget("is_expected is_set_up unanswered_since not_ready_since missing partial unreached")
+    state.forget("is_expected", "is_set_up", "unanswered_since", "not_ready_since")
+    state.forget("missing", "partial", "unreached")
     return state
 
 
