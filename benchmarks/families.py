@@ -27,7 +27,7 @@ from bert_jax.lab.runs import claim_folder
 from bert_jax.logging.console import Screen
 from bert_jax.logging.statistics import CONFIDENCE, compare_paired, describe_mean
 from configs.quickstart import MODELS
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.store import open_store
 
 SEQ_LEN = 64  # the last phase's

@@ -27,8 +27,8 @@ from typing import Any
 from benchmarks.step.workers import ROOT
 from bert_jax.runtime.code_version import package_versions
 from data_pipeline.cli.worker_pool import count_cores
+from data_pipeline.io import Refused
 from data_pipeline.io.atomic import write_file
-from data_pipeline.io.refused import Refused
 
 DOCS = ROOT / "docs"
 RESULTS = DOCS / "results"

@@ -24,7 +24,7 @@ from bert_jax.lab.baselines.settings import (
 from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig
 from data_pipeline.cli.flags import Command, Kinds, flag
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 _MODULE = "bert_jax.baseline"
 

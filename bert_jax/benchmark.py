@@ -54,10 +54,10 @@ if __name__ == "__main__":
 from bert_jax.benchmarking import measure, measure_report
 from bert_jax.interop.teacher import read_teacher_sizes
 from bert_jax.logging.console import Rows, Screen
-from bert_jax.runtime import exit_codes
 from bert_jax.trainer import setup
 from bert_jax.trainer.feed import StoreFeed
 from bert_jax.trainer.summary import list_model_rows
+from data_pipeline.cli.main import FAILED
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_file_paths, write_json
 
@@ -87,7 +87,7 @@ def _main(log: LibraryLog, flags: BenchmarkFlags) -> int:
             timed = measure.measure(program, batches, length, tell)
     except MemoryError as error:
         log.say(f"error: {error}")
-        return exit_codes.FAILED
+        return FAILED
     origin = measure_report.SYNTHETIC if source is None else measure_report.STORE
     report = measure_report.make_report(program, batches, origin, timed)
     screen.table("measured", measure_report.format_report(report))

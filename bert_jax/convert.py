@@ -12,7 +12,7 @@ from bert_jax.config.model_schema import HIDDEN_ACTS
 from bert_jax.config.schema import DISCRIMINATOR, PARTS
 from bert_jax.runtime import cli
 from data_pipeline.cli.flags import Command, flag
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,9 +88,8 @@ from bert_jax.interop.load import GOOGLE, HF
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import OPTIONAL_PARTS, PART_NAMES, list_names
 from bert_jax.logging.console import BAD, Screen
-from bert_jax.runtime.exit_codes import DONE, FAILED
 from bert_jax.trainer import fresh_start
-from data_pipeline.cli.main import accept_stop, find_python
+from data_pipeline.cli.main import DONE, FAILED, accept_stop, find_python
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import new_folder
 from data_pipeline.vocab import WORDPIECE

@@ -19,7 +19,7 @@ from bert_jax.config import Config
 from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig, ProcessFlags
 from data_pipeline.cli.flags import Command, flag
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 _BASE, _SMALL = "configs/base.py", "configs/quickstart.py"  # defaults; the second is a CPU's
 
@@ -66,11 +66,10 @@ from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.parallel import processes
 from bert_jax.runtime import startup
-from bert_jax.runtime.exit_codes import DONE, FAILED
 from bert_jax.runtime.watchdog import Watchdog
 from bert_jax.train_step import objectives
 from bert_jax.trainer import run, setup
-from data_pipeline.cli.main import describe_os_error
+from data_pipeline.cli.main import DONE, FAILED, describe_os_error
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_file_paths, write_json
 

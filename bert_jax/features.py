@@ -80,8 +80,8 @@ from bert_jax.interop.pretrained import Pretrained, place_model, refuse_causal
 from bert_jax.logging.console import Screen
 from bert_jax.model.bert import Heads
 from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io import Refused
 from data_pipeline.io.atomic import check_new_file, new_file
-from data_pipeline.io.refused import Refused
 from data_pipeline.labeled.lines import LineCounts, check_lines, group_rows, open_lines
 
 _GROUP_BYTES = 256 << 20  # vectors are written once so many bytes are in memory

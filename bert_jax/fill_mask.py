@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from bert_jax.runtime import cli
 from data_pipeline.cli.flags import Command, flag
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from bert_jax.lab.study_config import PlannedRunsFlags
 from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig
 from data_pipeline.cli.flags import Command, flag
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 # A run is fitted once it has come this share of the way from the unigram loss to the n-gram loss.
 # Until attention finds the words that matter, the loss stays on a plateau, and then it falls fast:
@@ -82,7 +82,7 @@ from bert_jax.lab.study import Study
 from bert_jax.logging.console import BAD, Screen
 from bert_jax.planning.budget import check_stores
 from bert_jax.runtime import workdir_lock
-from bert_jax.runtime.exit_codes import DONE, FAILED
+from data_pipeline.cli.main import DONE, FAILED
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.store import Store, open_store
 

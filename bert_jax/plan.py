@@ -8,7 +8,7 @@ decides whether a phase fits; its times are estimates. Needs libtpu, on x86-64 L
 import os
 import sys
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 # Set up libtpu as a compiler only, before jax is imported: no search for a TPU, several processes
 # at a time, no warnings about either.
@@ -163,11 +163,10 @@ from bert_jax.planning.plan import (
     scale_config,
 )
 from bert_jax.planning.slices import Slice
-from bert_jax.runtime import exit_codes
 from bert_jax.train_step import objectives
 from bert_jax.train_step.schedule import render_rates_as_text
 from bert_jax.trainer import heldout, setup
-from data_pipeline.cli.main import find_python
+from data_pipeline.cli.main import FAILED, find_python
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_file_paths, write_json
 
@@ -195,7 +194,7 @@ def _main(log: LibraryLog, flags: PlanFlags) -> int:
     _show(request, plan, screen)
     if flags.json_out:
         write_json(pathlib.Path(flags.json_out), dataclasses.asdict(plan))
-    return 0 if all(phase.fits for phase in plan.phases) else exit_codes.FAILED
+    return 0 if all(phase.fits for phase in plan.phases) else FAILED
 
 
 def _resolve(flags: PlanFlags, given: Config) -> tuple[ResolvedRun, Slice]:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 from bert_jax.runtime import cli
 from data_pipeline.cli.flags import Command, flag
+from data_pipeline.io import Refused
 from data_pipeline.io.atomic import check_new_file
-from data_pipeline.io.refused import Refused
 
 
 @dataclasses.dataclass(frozen=True)

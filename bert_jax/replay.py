@@ -15,7 +15,7 @@ from typing import Any
 
 from bert_jax.runtime import cli
 from data_pipeline.cli.flags import Command, flag
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 
 @dataclasses.dataclass(frozen=True)

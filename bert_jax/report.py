@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from bert_jax.runtime import cli
 from data_pipeline.cli.flags import Command, flag
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +44,8 @@ from bert_jax.logging.console import Screen
 from bert_jax.monitoring import run_report
 from bert_jax.monitoring.run_state import RunState, read_run
 from bert_jax.planning.chip_prices import read_prices
-from bert_jax.runtime.exit_codes import DONE
 from data_pipeline.cli.live_line import LINE
+from data_pipeline.cli.main import DONE
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.address import is_address
 from data_pipeline.io.atomic import check_file_paths, write_file

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from bert_jax.runtime import cli
 from data_pipeline.cli.flags import Command, flag
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 SQUAD, NER, CHOICES = "squad", "ner", ("swag", "codah")
 _OFFICIAL_THRESHOLD = 1.0  # the default of evaluate-v2.0.py

@@ -18,7 +18,7 @@ from bert_jax.runtime import cli
 from data_pipeline.cli.flags import Command, flag
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console, print_paragraph
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.spec.fields import get_setting
 
 

@@ -21,8 +21,8 @@ from bert_jax.lab.study_config import ManyRunsFlags, PlannedRunsFlags, StudyConf
 from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig
 from data_pipeline.cli.flags import Command, Kinds, flag
+from data_pipeline.io import Refused
 from data_pipeline.io.address import is_address
-from data_pipeline.io.refused import Refused
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ from bert_jax.lab import grid, plan, probe, report
 from bert_jax.lab.study import Study
 from bert_jax.logging.console import Screen
 from bert_jax.runtime import workdir_lock
-from bert_jax.runtime.exit_codes import DONE, FAILED
+from data_pipeline.cli.main import DONE, FAILED
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
 

@@ -55,8 +55,8 @@ from bert_jax.trainer.fresh_start import parse_trunk
 from bert_jax.trainer.setup import Setup
 from data_pipeline.cli.main import find_python
 from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io import Refused
 from data_pipeline.io.address import is_address
-from data_pipeline.io.refused import Refused
 
 
 def _main(log: LibraryLog, flags: TrainFlags) -> int:

@@ -24,9 +24,9 @@ from bert_jax.config import Config
 from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig
 from data_pipeline.cli.flags import Command, flag
+from data_pipeline.io import Refused
 from data_pipeline.io.address import is_address
 from data_pipeline.io.atomic import check_no_file
-from data_pipeline.io.refused import Refused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +72,12 @@ from bert_jax.checkpoint.directory import UNCOMMITTED
 from bert_jax.logging import metrics_writer
 from bert_jax.logging.console import BAD, FAINT, GOOD, Screen, duration
 from bert_jax.monitoring.rules import TIMED_RULES
-from bert_jax.runtime import exit_codes, goodput
+from bert_jax.runtime import goodput
 from bert_jax.runtime.run_record import CHECKPOINTS
 from bert_jax.train_step.metrics import TIMINGS
 from bert_jax.trainer import bad_steps, setup
 from data_pipeline.cli import child_process
+from data_pipeline.cli.main import DONE, FAILED
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console, make_table
 from data_pipeline.io import small_files
@@ -136,7 +137,7 @@ class Attempt:
             codes = [process.wait() for process in self.processes]
         finally:
             self.close()
-        if set(codes) != {exit_codes.DONE}:
+        if set(codes) != {DONE}:
             error = child_process.last_error(self._output)
             raise RunEnded(f"the run ended with exit code {max(codes, key=abs)}: {error}")
 
@@ -344,7 +345,7 @@ def _verify(flags: VerifyResumeFlags, config: Config) -> int:
         killed = _train_both(flags, config, screen)
     except RunEnded as end:
         screen.print(f"nothing is proved: {end}", BAD)
-        return exit_codes.FAILED
+        return FAILED
     _show(killed)
     jax.config.update("jax_platforms", "cpu")  # what follows only reads files
     with screen.spinning("comparing"):
@@ -403,7 +404,7 @@ def _verdict(run: KilledRun, comparison: RunComparison, screen: Screen) -> int:
         screen.print(difference, BAD)
     if comparison.differences:
         screen.print(f"not the same: {len(comparison.differences)} differences", BAD)
-        return exit_codes.FAILED
+        return FAILED
     in_saves = sum(kill.moment == "in a save" for kill in run.kills)
     again = sum(steps for _, steps in run.list_resumes())
     screen.print(
@@ -412,7 +413,7 @@ def _verdict(run: KilledRun, comparison: RunComparison, screen: Screen) -> int:
         f"{comparison.step:,}, {comparison.lines} lines of metrics; {again:,} steps were repeated",
         GOOD,
     )
-    return exit_codes.DONE
+    return DONE
 
 
 def main(argv: Sequence[str] | None = None) -> int:

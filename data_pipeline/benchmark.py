@@ -19,8 +19,8 @@ from data_pipeline.cli.main import run_main
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console, make_table
 from data_pipeline.cli.worker_pool import count_cores
+from data_pipeline.io import Refused
 from data_pipeline.io.atomic import check_file_paths, write_json
-from data_pipeline.io.refused import Refused
 from data_pipeline.sampling.batches import train_batches
 from data_pipeline.sampling.masking import mask_rows
 from data_pipeline.sampling.rows import gather_text, make_rows, pack_rows

@@ -28,10 +28,9 @@ from data_pipeline.corpus.selection import (
     write_splits,
 )
 from data_pipeline.corpus.spool import Spool
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
 from data_pipeline.io.errors import is_transient
-from data_pipeline.io.refused import Refused
 from data_pipeline.read import tfds
 from data_pipeline.read.cleaning import Changed, Counted, Dropped
 from data_pipeline.read.documents import Source, read_sources
@@ -54,7 +53,7 @@ from data_pipeline.store.upload import (
 )
 from data_pipeline.store.writer import SplitWriter, make_manifest, write_manifest
 from data_pipeline.vocab import Vocabulary, load_recorded, load_vocabulary, token_dtype
-from data_pipeline.vocab.sentencepiece_rules import RECORDED
+from data_pipeline.vocab.sentencepiece_model import RECORDED
 from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
 from data_pipeline.vocab.train import TEXT_CHARS, TRAINED, read_training_documents, train_vocabulary
 

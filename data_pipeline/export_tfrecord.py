@@ -16,16 +16,16 @@ from data_pipeline.cli.flags import MAX_WORKERS, Command, flag, section
 from data_pipeline.cli.main import run_main
 from data_pipeline.cli.terminal import make_console, print_paragraph
 from data_pipeline.cli.worker_pool import CONTEXT, count_cores, open_workers, run_task
+from data_pipeline.io import Refused
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
-from data_pipeline.io.refused import Refused
 from data_pipeline.report.progress import progress_bar
 from data_pipeline.sampling.stream import open_examples
 from data_pipeline.spec.hashing import HASH_VERSION
 from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.spec.schema import TFRECORD_FIELDS
 from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, check_is_local, open_store
+from data_pipeline.store.reader import hash_file
 from data_pipeline.store.tfrecord import COMPRESSIONS, count_values, open_writer, serialize_examples
-from data_pipeline.store.writer import hash_file
 
 # The settings that shape examples.
 _SAMPLER_FLAGS = [

@@ -21,8 +21,8 @@ import tokenizers
 from data_pipeline.cli.flags import Command, flag, section
 from data_pipeline.cli.main import find_python, run_main
 from data_pipeline.cli.terminal import make_console, print_command, print_fact
+from data_pipeline.io import Refused
 from data_pipeline.io.atomic import check_new_file, new_file
-from data_pipeline.io.refused import Refused
 from data_pipeline.read.documents import read_equal_shares
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sources import find_sources
@@ -37,7 +37,7 @@ from data_pipeline.vocab import (
     load_vocabulary,
     split_ids,
 )
-from data_pipeline.vocab.special_tokens import UNUSED
+from data_pipeline.vocab.template import UNUSED
 from data_pipeline.vocab.train import TEXT_CHARS
 from data_pipeline.vocab.wordpiece import (
     MAX_WORD_CHARS,

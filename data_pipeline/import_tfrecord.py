@@ -19,22 +19,22 @@ from data_pipeline.cli.flags import Command, flag
 from data_pipeline.cli.main import find_python, run_main
 from data_pipeline.cli.terminal import make_console, print_command, print_paragraph
 from data_pipeline.corpus.selection import choose_heldout
+from data_pipeline.io import Refused
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
-from data_pipeline.io.refused import Refused
 from data_pipeline.report.build import choose_workdir, describe_file_count
 from data_pipeline.report.progress import progress_bar
 from data_pipeline.spec.schema import RowShape, restore_ids
 from data_pipeline.store import EXAMPLES, FORMAT, HELDOUT, MANIFEST, TRAIN, check_is_local
-from data_pipeline.store.examples import SPLIT_ROWS, ExampleWriter
+from data_pipeline.store.reader import SPLIT_ROWS
 from data_pipeline.store.tfrecord import (
     check_examples,
     find_record_files,
     hash_first_segments,
     read_examples,
 )
-from data_pipeline.store.writer import ArrayFile, make_manifest, write_manifest
+from data_pipeline.store.writer import ArrayFile, ExampleWriter, make_manifest, write_manifest
 from data_pipeline.vocab import Vocabulary, load_vocabulary
-from data_pipeline.vocab.sentencepiece_rules import ALBERT, CHOICES, NONE, XLNET
+from data_pipeline.vocab.sentencepiece_model import ALBERT, CHOICES, NO_RULES, XLNET
 from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
 
 EXAMPLE = (
@@ -65,7 +65,7 @@ class ImportFlags:
     )
     lowercase: bool = flag(True, "the ids were made from lowercased text")
     sentencepiece_rules: str = flag(
-        NONE,
+        NO_RULES,
         "how the text for a SentencePiece *.model in --vocab was prepared: as for the published "
         f"{ALBERT} (lowercased) or {XLNET}, both without accents and extra spaces",
         choices=CHOICES,

@@ -13,8 +13,8 @@ import rich.console
 from data_pipeline.cli.flags import Command, flag
 from data_pipeline.cli.main import run_main
 from data_pipeline.cli.terminal import make_console
+from data_pipeline.io import Refused
 from data_pipeline.io.atomic import check_file_paths, write_file
-from data_pipeline.io.refused import Refused
 from data_pipeline.report.findings import find_in_store
 from data_pipeline.report.health import Health, measure
 from data_pipeline.report.progress import show_progress
@@ -22,7 +22,7 @@ from data_pipeline.report.terminal import print_health
 from data_pipeline.sampling.stream import MIN_SEQ_LEN
 from data_pipeline.sampling.walk import MAX_SEQ_LEN
 from data_pipeline.store import EXAMPLES, check_is_local, open_store, read_manifest
-from data_pipeline.store.writer import count_bytes, list_verified_files, verify
+from data_pipeline.store.reader import count_bytes, list_verified_files, verify
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,8 +21,8 @@ import rich.console
 from data_pipeline.cli.flags import Command, flag
 from data_pipeline.cli.main import run_main
 from data_pipeline.cli.terminal import make_console
+from data_pipeline.io import Refused
 from data_pipeline.io.atomic import write_file
-from data_pipeline.io.refused import Refused
 from data_pipeline.report.progress import progress_bar
 from data_pipeline.store import check_is_local
 

@@ -163,7 +163,7 @@ class Closure:
 CLOSURES = (
     Closure(
         "bert_jax.train",
-        most=141,
+        most=130,
         without=(
             *("data_pipeline.read", "data_pipeline.corpus", "data_pipeline.report"),
             *("bert_jax.finetuning", "bert_jax.lab"),

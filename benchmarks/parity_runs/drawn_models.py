@@ -23,7 +23,7 @@ from bert_jax.model import bert
 from bert_jax.tasks.task import CLASSIFY, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.vocab import TOKENIZER_JSON, WORD_START, Vocabulary, load_vocabulary
-from data_pipeline.vocab.special_tokens import SPECIAL_PIECES
+from data_pipeline.vocab.template import SPECIAL_PIECES
 from data_pipeline.vocab.train import TRAINED, train_vocabulary
 
 FAMILIES_DRAWN = ("bert", "roberta", "albert", "electra", "distilbert", "xlnet", "modernbert")

@@ -37,8 +37,7 @@ from bert_jax.runtime import code_version, run_record
 from bert_jax.runtime.cli import GivenConfig
 from bert_jax.trainer.feed import describe_store
 from data_pipeline.cli.terminal import make_console
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import open_store
 

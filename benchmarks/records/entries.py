@@ -29,9 +29,8 @@ from bert_jax.model import bert
 from bert_jax.planning.estimate import count_step_flops
 from bert_jax.train_step.objectives import find_each
 from data_pipeline.cli.worker_pool import count_cores
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.atomic import write_json
-from data_pipeline.io.refused import Refused
 
 ENTRIES = pathlib.Path(__file__).parent / "entries"
 STORE_DIGEST = "31aabef3f5f730dcfcac1c3aebd1d26aab5eac62136e742c12d16a763285487f"

@@ -18,7 +18,7 @@ from bert_jax.interop.pretrained import PlacedModel, refuse_causal
 from bert_jax.logging.console import Screen
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Bert, EncoderRows
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.labeled.framing import frame
 from data_pipeline.labeled.rows import EncodedRows, build_rows
 from data_pipeline.spec.hashing import draw_below, hash64

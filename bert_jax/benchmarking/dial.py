@@ -32,7 +32,7 @@ from bert_jax.planning.chip_prices import FILE, read_prices
 from bert_jax.planning.fit import fit_ladder
 from bert_jax.planning.law import Law, count_layer_parameters, count_most_parameters
 from bert_jax.trainer.heldout import MANY_EPOCHS
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 # The share of the budget that is planned for; the rest covers variation from run to run.
 AIM = 0.96

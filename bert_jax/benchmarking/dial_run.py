@@ -50,8 +50,8 @@ from bert_jax.runtime.cli import GivenConfig
 from bert_jax.trainer import compile as compile_lib
 from bert_jax.trainer import feed as feed_lib
 from bert_jax.trainer.heldout import MANY_EPOCHS, check_next_sentences
+from data_pipeline.io import Refused
 from data_pipeline.io.atomic import write_file
-from data_pipeline.io.refused import Refused
 from data_pipeline.store import HELDOUT, Store
 
 CHOSEN = "chosen_config.py"  # file of the workdir

@@ -26,7 +26,7 @@ from bert_jax.train_step import schedule, state
 from bert_jax.train_step.objectives import find_each
 from bert_jax.trainer.compile import StepParts, build_parts, lower_step
 from bert_jax.trainer.feed import StoreFeed
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.spec.schema import MIN_EXAMPLE_TOKENS, RowShape
 
 Batch = dict[str, np.ndarray]

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from bert_jax.checkpoint import fingerprint
 from bert_jax.model.layers import Declared
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 
 def get_unpadded_spec(declared: Declared) -> PartitionSpec:

@@ -21,10 +21,9 @@ from etils import epath
 
 from bert_jax.config import CheckpointConfig
 from bert_jax.model.bert import Model
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.address import is_address
 from data_pipeline.io.errors import explain, explain_errors, is_transient
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 Folder: TypeAlias = pathlib.Path | epath.Path  # a local path or a gs:// address

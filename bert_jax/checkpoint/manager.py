@@ -28,8 +28,8 @@ from bert_jax.model.bert import Model
 from bert_jax.parallel import processes
 from bert_jax.runtime import resume
 from bert_jax.train_step.state import TrainState, map_like_params
+from data_pipeline.io import Refused
 from data_pipeline.io.errors import explain, explain_errors
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 _AGREE_SECS = 3600.0  # longest wait for the slowest process to read its part

@@ -21,9 +21,8 @@ from bert_jax.model.bert import Model, Params
 from bert_jax.model.layers import Declared
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import run_record
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.errors import explain
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 _SIZES = re.compile(r"\w+\[(\d{1,18}(?:,\d{1,18})*)\]")  # matches float32[211,32]

@@ -12,7 +12,7 @@ from typing import Any
 
 import ml_collections
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.spec.fields import parse_text
 
 Kind = typing.TypeVar("Kind")

@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 from bert_jax import config as config_lib
 from bert_jax.config.config_dict import WrongArgument
 from bert_jax.config.schema import FinetuneConfig
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.spec.fields import parse_text, shorten
 
 _FLAG = re.compile(r"--?config\.([^=]*)(?:=(.*))?", re.DOTALL)

@@ -16,7 +16,7 @@ from bert_jax.config.schema import (
     RunConfig,
     SharedConfig,
 )
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.spec.options import PretrainOptions, parse_store_weights
 from data_pipeline.spec.schema import RowShape, row_shape
 

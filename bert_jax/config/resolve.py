@@ -10,7 +10,7 @@ from bert_jax.config import validate
 from bert_jax.config.model_schema import OF_A_GENERATOR, OF_HEADS, ModelConfig
 from bert_jax.config.phases import data_in_phase, list_objectives, predictions_for
 from bert_jax.config.schema import CAUSAL, Config, Phase
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 # Fields of config.model that a run sets, vocab_size by its store and is_causal by its objectives.
 # The others are the checkpoint's, but max_position_embeddings may be larger.

@@ -26,7 +26,7 @@ from bert_jax.config.schema import (
     Phase,
     SharedConfig,
 )
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.spec.fields import check_fields, get_setting
 from data_pipeline.spec.options import parse_store_weights

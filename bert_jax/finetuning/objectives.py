@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from bert_jax.config import CAUSAL
 from bert_jax.model.bert import Bert
 from bert_jax.model.dropout import Dropout
-from bert_jax.model.losses import cross_entropy
+from bert_jax.model.heads import cross_entropy
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
 from bert_jax.train_step.objectives import (
     Batch,

@@ -33,8 +33,7 @@ from bert_jax.tasks.task import Task
 from bert_jax.trainer.compile import build_parts, settle_kernels
 from bert_jax.trainer.feed import RunPhase
 from bert_jax.trainer.setup import Setup, check_start, claim_workdir
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.small_files import DamagedFile
 
 

@@ -17,7 +17,7 @@ from bert_jax.logging.console import Screen
 from bert_jax.model.bert import Bert, Model, Params
 from bert_jax.parallel import collectives
 from bert_jax.parallel import mesh as mesh_lib
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.labeled.rows import EncodedRows, batch_by_length
 
 Outputs = Mapping[str, Any]  # arrays by name, B first

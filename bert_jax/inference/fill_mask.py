@@ -17,7 +17,7 @@ from bert_jax.interop.pretrained import PlacedModel, place_masked_lm, refuse_cau
 from bert_jax.model.bert import Bert
 from bert_jax.train_step.objectives.objective import make_rows
 from bert_jax.trainer.feed import join_digests, open_stores
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.labeled.framing import FramedRow, frame
 from data_pipeline.labeled.rows import build_rows
 from data_pipeline.store import EXAMPLES, Split, Store

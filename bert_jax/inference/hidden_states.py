@@ -20,7 +20,7 @@ from bert_jax.interop.pretrained import PlacedModel
 from bert_jax.model import ops
 from bert_jax.model.bert import Bert
 from bert_jax.train_step.objectives.objective import make_rows
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.labeled.framing import FramedRow, frame
 from data_pipeline.labeled.rows import EncodedRows, build_rows
 from data_pipeline.labeled.windows import choose_windows, cut_windows

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from data_pipeline.io import Refused
 from data_pipeline.io.address import make_install_command
 from data_pipeline.io.compression import COMPRESSED
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import check_unicode, field, list_names
 from data_pipeline.labeled.lines import open_lines
 from data_pipeline.read.records import parse_object

@@ -14,7 +14,7 @@ from bert_jax.train_step import step as step_lib
 from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, PERMUTATION
 from bert_jax.trainer import baselines
 from bert_jax.trainer.feed import describe_store, take_single_pass
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.sampling import batches as pretrain
 from data_pipeline.sampling.stream import open_examples
 from data_pipeline.spec.options import PretrainOptions

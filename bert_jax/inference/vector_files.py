@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert_jax.inference.hidden_states import Group, Layers
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 NPZ, PARQUET, JSONL = "npz", "parquet", "jsonl"
 FORMATS = (NPZ, PARQUET, JSONL)

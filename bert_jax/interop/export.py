@@ -36,9 +36,9 @@ from bert_jax.model.attention import hide_padding
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import run_record
 from bert_jax.train_step.state import TrainState
+from data_pipeline.io import Refused
 from data_pipeline.io.address import is_address
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder, write_json
-from data_pipeline.io.refused import Refused
 from data_pipeline.labeled.framing import FramedRow, frame
 from data_pipeline.labeled.rows import build_rows
 from data_pipeline.vocab import Vocabulary, split_ids

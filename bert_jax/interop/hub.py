@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from data_pipeline.io import Refused
 from data_pipeline.io.bucket import ask_in_time
 from data_pipeline.io.errors import get_first_line, is_transient
-from data_pipeline.io.refused import Refused
 
 # The files of a repository that bert_jax reads.
 FILES = (

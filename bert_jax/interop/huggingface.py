@@ -37,13 +37,12 @@ from bert_jax.model.bert import Params
 from bert_jax.tasks import task_layer
 from bert_jax.tasks.task import CLASSIFY, REGRESS, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.atomic import write_json
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile, is_file_name
 from data_pipeline.spec.schema import TRANSFORMERS
 from data_pipeline.vocab import LIST, Vocabulary
-from data_pipeline.vocab.sentencepiece_rules import NONE, list_settings
+from data_pipeline.vocab.sentencepiece_model import NO_RULES, list_settings
 from data_pipeline.vocab.template import Template
 from data_pipeline.vocab.tokenizer_json import export_tokenizer_json
 
@@ -517,7 +516,7 @@ def _write_tokenizer(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     """Write the vocabulary as it is, and tokenizer.json if that format can express its rules."""
     words = checkpoint.vocabulary
     if words.file_name != vocabulary.TOKENIZER:
-        name = words.file_name if words.sentencepiece_rules == NONE else "spiece.model"
+        name = words.file_name if words.sentencepiece_rules == NO_RULES else "spiece.model"
         (folder / name).write_bytes(words.file_bytes)
     export_tokenizer_json(words, folder)
     pieces = words.pieces()
@@ -540,7 +539,7 @@ def _write_tokenizer(checkpoint: Pretrained, folder: pathlib.Path) -> None:
             settings["add_prefix_space"] = splitter.get("add_prefix_space", True)
     # It runs tokenizer.json as it stands; newer BertTokenizers make their own rules.
     settings["tokenizer_class"] = vocabulary.ANY_CLASS
-    if words.sentencepiece_rules != NONE:  # no tokenizer.json
+    if words.sentencepiece_rules != NO_RULES:  # no tokenizer.json
         slow = "AlbertTokenizer" if words.template.is_cls_first else "XLNetTokenizer"
         settings |= {"tokenizer_class": slow, **list_settings(words.sentencepiece_rules)}
     if not words.template.is_cls_first:  # XLNet's classes read the last token

@@ -29,9 +29,8 @@ from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.run_record import PretrainingRun
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN
 from bert_jax.tasks.task_layer import TaskLayer
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.address import is_address
-from data_pipeline.io.refused import Refused
 from data_pipeline.spec import schema
 
 Address = str | os.PathLike[str]  # a path is a folder without a prefix

@@ -18,7 +18,7 @@ from bert_jax.tasks.task import TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io import small_files
 from data_pipeline.vocab import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE, Vocabulary
-from data_pipeline.vocab.sentencepiece_rules import NONE
+from data_pipeline.vocab.sentencepiece_model import NO_RULES
 
 _HELD_OUT = (
     ("heldout_mlm_loss", "MLM loss, nats", ".3f"),
@@ -185,7 +185,7 @@ def _describe_use(checkpoint: Pretrained, name: str, has_tokenizer: bool) -> str
     kind = huggingface.choose_architecture(checkpoint)
     if not has_tokenizer:
         way = "cut text with the library sentencepiece and `vocab.model`"
-        if checkpoint.vocabulary.sentencepiece_rules != NONE:
+        if checkpoint.vocabulary.sentencepiece_rules != NO_RULES:
             way = f"use `AutoTokenizer.from_pretrained({name!r}, use_fast=False)` of transformers 4"
         return (
             f"## Use\n\n    from transformers import {kind}\n\n"

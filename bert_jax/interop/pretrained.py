@@ -18,7 +18,7 @@ from bert_jax.model.bert import Heads, Model, Params
 from bert_jax.model.layers import Declared, init_param
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.tasks.task_layer import TaskLayer
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.spec.schema import GOOGLE
 from data_pipeline.vocab import Vocabulary
 

@@ -25,7 +25,7 @@ from bert_jax.interop.warm_start import fit_vocabulary
 from bert_jax.logging.console import Screen
 from bert_jax.model.bert import Model, Params
 from bert_jax.train_step import objectives
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.store import Store
 
 

@@ -14,8 +14,7 @@ from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import ModelConfig
 from bert_jax.model import bert
 from bert_jax.model.bert import Params
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused, small_files
 
 OPTIONAL_PARTS = ("pooler", "mlm", "nsp")  # a checkpoint may lack these
 # The parts that a checkpoint may lack or a format does not hold, in words.

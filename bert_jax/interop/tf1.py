@@ -19,10 +19,9 @@ from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import TensorName, Tensors, read_params, rename
 from bert_jax.model.bert import Params
 from bert_jax.tasks.task import CLASSIFY
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.atomic import write_json
 from data_pipeline.io.errors import get_first_line
-from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import LIST, WORDPIECE
 from data_pipeline.vocab.wordpiece import join_pieces
 

@@ -9,14 +9,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax.interop import model_json
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused, small_files
 from data_pipeline.vocab import LIST, Vocabulary, load_vocabulary
 from data_pipeline.vocab import TOKENIZER_JSON as TOKENIZER
 from data_pipeline.vocab.byte_level import PIECES
-from data_pipeline.vocab.sentencepiece_rules import NONE, name_rules
-from data_pipeline.vocab.special_tokens import SPECIAL_PIECES
-from data_pipeline.vocab.template import Template, make_xlnet_template, read_template
+from data_pipeline.vocab.sentencepiece_model import NO_RULES, name_rules
+from data_pipeline.vocab.template import (
+    SPECIAL_PIECES,
+    Template,
+    make_xlnet_template,
+    read_template,
+)
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
 from data_pipeline.vocab.wordpiece import is_cased, read_list
 
@@ -115,7 +118,7 @@ def read(directory: pathlib.Path) -> Vocabulary:
         lowercase = _read_lowercase(files, beside)
         vocabulary = load_vocabulary(beside, lowercase, False, reads_special_tokens)
     else:
-        rules = _find_rules(files) if beside.suffix == ".model" else NONE
+        rules = _find_rules(files) if beside.suffix == ".model" else NO_RULES
         vocabulary = load_vocabulary(beside, reads_special_tokens=reads_special_tokens, rules=rules)
     _check_added(files, vocabulary)
     direction = (files.tokenizer.get("truncation") or {}).get("direction")
@@ -168,7 +171,7 @@ def _find_rules(files: _Files) -> str:
             "SentencePiece model is prepared so for ALBERT and XLNet alone; remove the setting if "
             f"the model was trained without it, or put its {TOKENIZER} into the same folder"
         )
-    return NONE
+    return NO_RULES
 
 
 def _find_template(files: _Files, vocabulary: Vocabulary) -> Template:

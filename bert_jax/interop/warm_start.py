@@ -28,11 +28,11 @@ from bert_jax.model import bert
 from bert_jax.model.bert import Params
 from bert_jax.runtime import run_record
 from bert_jax.runtime.workdir import Workdir
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.store import Store
 from data_pipeline.vocab import WORDPIECE, Vocabulary, split_ids
-from data_pipeline.vocab.sentencepiece_rules import RECORDED
-from data_pipeline.vocab.special_tokens import UNUSED
+from data_pipeline.vocab.sentencepiece_model import RECORDED
+from data_pipeline.vocab.template import UNUSED
 
 
 @dataclasses.dataclass(frozen=True)

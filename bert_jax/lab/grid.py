@@ -28,12 +28,10 @@ from bert_jax.logging.console import BAD, FAINT, GOOD, Screen
 from bert_jax.logging.statistics import describe_mean, summarize_values
 from bert_jax.runtime import workdir_lock
 from bert_jax.runtime.cli import GivenConfig
-from bert_jax.runtime.exit_codes import DONE, FAILED
-from data_pipeline.cli.main import REFUSED
+from data_pipeline.cli.main import DONE, FAILED, REFUSED
 from data_pipeline.cli.terminal import make_console, make_table
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.atomic import write_json
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 NUMBERS, PICTURE = "grid.json", "grid.png"  # grid.json also has the settings and every run

@@ -51,9 +51,8 @@ from bert_jax.lab.study_config import StudyRow
 from bert_jax.logging.console import Screen
 from bert_jax.logging.metrics_writer import METRICS, SUMMARY
 from bert_jax.planning.estimate import count_step_flops
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.jsonl import read_metrics
-from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import HELDOUT, Split, open_store

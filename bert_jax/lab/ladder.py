@@ -32,9 +32,8 @@ from bert_jax.planning.law import (
     count_most_parameters,
 )
 from bert_jax.runtime.cli import GivenConfig
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.atomic import write_json
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import Store
 

@@ -29,14 +29,13 @@ from bert_jax.logging.console import FAINT, Screen, duration
 from bert_jax.logging.metrics_writer import PROBE_SCORES, SUMMARY
 from bert_jax.runtime import run_record
 from bert_jax.runtime import workdir as workdir_lib
-from bert_jax.runtime.exit_codes import DONE
 from bert_jax.runtime.run_record import CHECKPOINTS
 from bert_jax.runtime.workdir import COMPILED
 from bert_jax.tasks.registry import open_task
 from bert_jax.tasks.task import Task
-from data_pipeline.io import small_files
+from data_pipeline.cli.main import DONE
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.jsonl import append_record, read_records
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import parse_record
 
 PROBE, PICTURE = "probe.json", "probe.png"

@@ -16,7 +16,7 @@ from bert_jax.lab.baselines.settings import COUNTS, Tagger
 from bert_jax.lab.study_config import StudyRow, StudyTask
 from bert_jax.logging.console import Screen
 from bert_jax.runtime.cli import find_config
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.spec.fields import check_fields, parse_text
 
 MASKED_WORDS = "masked_words_loss"  # nats, on the same words for every row

@@ -18,13 +18,12 @@ from bert_jax.config import flatten
 from bert_jax.logging.console import Screen, duration
 from bert_jax.logging.metrics_writer import METRICS, PREDICTIONS, SUMMARY
 from bert_jax.runtime import workdir_lock
-from bert_jax.runtime.exit_codes import DONE
 from bert_jax.runtime.resume import compare_settings
 from bert_jax.runtime.workdir import COMPILED
 from data_pipeline.cli import child_process
-from data_pipeline.io import small_files
+from data_pipeline.cli.main import DONE
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.atomic import check_no_file, write_json
-from data_pipeline.io.refused import Refused
 
 Key = TypeVar("Key")  # identifies a run
 _POLL_SECS = 1.0  # pause between checks for a signal, which another thread may have got

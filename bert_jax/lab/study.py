@@ -30,9 +30,8 @@ from bert_jax.lab.runs import (
 from bert_jax.lab.study_config import StudyConfig, StudyRow, StudyTask
 from bert_jax.logging.console import BAD, Screen
 from bert_jax.tasks.registry import open_task
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.atomic import write_json
-from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import Store, open_store
 

@@ -17,11 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
 from bert_jax.config import RunConfig, recorded
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.atomic import write_file, write_json
 from data_pipeline.io.errors import explain_errors, get_first_line
 from data_pipeline.io.jsonl import read_lines, truncate_records
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 METRICS = "metrics.jsonl"

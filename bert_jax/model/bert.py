@@ -17,11 +17,17 @@ from flax import nnx
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.model import ops
 from bert_jax.model.attention import Visible
-from bert_jax.model.disentangled import DistanceTable
 from bert_jax.model.dropout import CLASSIFIER_INPUT, Dropout
 from bert_jax.model.embeddings import Embeddings
 from bert_jax.model.encoder import Layer, Views, make_views
-from bert_jax.model.heads import MaskedLmHead, ReplacedTokenHead, pool_lstms, run_lstms, stack_lstms
+from bert_jax.model.heads import (
+    Losses,
+    MaskedLmHead,
+    ReplacedTokenHead,
+    pool_lstms,
+    run_lstms,
+    stack_lstms,
+)
 from bert_jax.model.layers import (
     Choices,
     Declared,
@@ -32,8 +38,7 @@ from bert_jax.model.layers import (
     init_param,
     resolve_choices,
 )
-from bert_jax.model.losses import Losses
-from bert_jax.model.relative import Targets
+from bert_jax.model.relative import DistanceTable, Targets
 from bert_jax.parallel import mesh
 
 Params = dict[str, Any]

@@ -14,7 +14,6 @@ from flax import nnx
 from bert_jax.config import ModelConfig
 from bert_jax.model import attention, ops
 from bert_jax.model.attention import Visible, blocks, cudnn, flash, tpu_kernel
-from bert_jax.model.disentangled import DistanceScores
 from bert_jax.model.dropout import ATTENTION_OUTPUT, ATTENTION_WEIGHTS, Dropout, drop_weights
 from bert_jax.model.embeddings import Rotation, make_rotation, rotate
 from bert_jax.model.layers import (
@@ -25,7 +24,13 @@ from bert_jax.model.layers import (
     Residual,
     compute_residual_stddev,
 )
-from bert_jax.model.relative import Relations, RelativeAttention, Targets, make_relations
+from bert_jax.model.relative import (
+    DistanceScores,
+    Relations,
+    RelativeAttention,
+    Targets,
+    make_relations,
+)
 from bert_jax.parallel import mesh
 
 

@@ -19,10 +19,9 @@ from bert_jax import config as config_lib
 from bert_jax.logging.console import list_lines, list_terms
 from bert_jax.logging.metrics_writer import BAD_STEPS, METRICS, PROBE_SCORES, SUMMARY
 from bert_jax.runtime import goodput, run_record, workdir_lock
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.address import is_address
 from data_pipeline.io.jsonl import FINDING, read_records
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import is_store, read_manifest
 

@@ -30,7 +30,7 @@ from bert_jax.config import (
     list_objectives,
     model_in_phase,
 )
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 
 def group_by_slice(devices: Sequence[Any], num_slices: int) -> list[list[Any]]:

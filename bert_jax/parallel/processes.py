@@ -25,7 +25,7 @@ import jax
 from jax._src import distributed
 
 from data_pipeline.cli.live_line import LINE
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 Result = TypeVar("Result")
 

@@ -24,7 +24,7 @@ from bert_jax.planning.slices import Slice
 from bert_jax.train_step.schedule import list_ramps
 from bert_jax.trainer.feed import StoreFeed
 from bert_jax.trainer.heldout import MANY_EPOCHS
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.store import TEXT, Store
 
 # The share of a budget that does not go into steps (evaluations, saves, reading, waiting for

@@ -13,7 +13,7 @@ from bert_jax.planning.aot_compile import Compiled, TooLarge
 from bert_jax.planning.estimate import Estimate
 from bert_jax.planning.law import count_in_words, count_layer_parameters
 from bert_jax.planning.slices import Slice
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 # Share of the chips' peak before anything is compiled: rises with the width, up to a limit. With 16
 # rows of 128 per chip the compiler expects 24% of width 512 and 38% of 768, with 64 rows 59%.

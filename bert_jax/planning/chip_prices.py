@@ -10,8 +10,7 @@ import pathlib
 from typing import Annotated, TypedDict
 
 from bert_jax.model.attention import flash
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.small_files import read_record
 
 FILE = pathlib.Path(__file__).with_name("prices.json")

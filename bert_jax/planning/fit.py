@@ -22,7 +22,7 @@ from bert_jax.planning.law import (
     compute_log_losses,
     count_in_words,
 )
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 # Deviations of the residuals, in shares of the loss: the largest with which anything is predicted,
 # and the usual one between seeds, 0.9 to 2% for small models (docs/results/training.md).

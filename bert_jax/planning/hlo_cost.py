@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from bert_jax.planning import hlo
 from bert_jax.planning.hlo import HloProgram, Instruction
 from bert_jax.planning.slices import Slice
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 LINKS, NETWORK = "links", "network"

@@ -23,8 +23,7 @@ import numpy as np
 
 from bert_jax.config import ModelConfig
 from bert_jax.model.flops import count_layer_weights
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.small_files import DamagedFile, parse_record
 
 LADDER = "ladder.json"  # the file of bert_jax.ladder's workdir: {"law": ..., "rungs": [...]}

@@ -11,8 +11,8 @@ import jax
 
 from bert_jax.parallel import chips
 from bert_jax.parallel.chips import Chip
+from data_pipeline.io import Refused
 from data_pipeline.io.address import make_install_command
-from data_pipeline.io.refused import Refused
 
 _SQUARES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _BOXES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x12")

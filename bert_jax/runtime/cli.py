@@ -20,16 +20,22 @@ import yaml
 from bert_jax import config as config_lib
 from bert_jax.config import Config, overrides
 from bert_jax.config.overrides import Override
-from bert_jax.runtime.exit_codes import DONE, FAILED, describe_failure
 from data_pipeline.cli import main
 from data_pipeline.cli.flags import Command, Kinds, flag
 from data_pipeline.cli.live_line import LINE
-from data_pipeline.cli.main import REFUSED, asks_for_help, describe_os_error
+from data_pipeline.cli.main import (
+    DONE,
+    FAILED,
+    REFUSED,
+    asks_for_help,
+    describe_failure,
+    describe_os_error,
+)
 from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io import Refused
 from data_pipeline.io.address import is_address, make_install_command
 from data_pipeline.io.atomic import check_no_file
 from data_pipeline.io.errors import is_transient
-from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields, shorten
 
 Values = TypeVar("Values")
@@ -235,7 +241,7 @@ def run(
     leave: Callable[[int, str], None] = lambda code, message: None,
     outlives_reader: bool = False,
 ) -> int:
-    """Run a command and return its exit code, one of runtime/exit_codes.py.
+    """Run a command and return its exit code, one of data_pipeline/cli/main.py.
 
     Wraps data_pipeline.cli.main.run_main. `argv` replaces sys.argv[1:]. After the setup, an OSError
     gives exit code 1 and a FloatingPointError (from the guard against bad steps) 3. `how_to_resume`

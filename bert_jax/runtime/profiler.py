@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 FOLDER = "profile"  # a folder of the workdir
 HOW_TO_OPEN = (

@@ -26,8 +26,7 @@ from bert_jax.runtime.run_record import (
     read_pinned,
 )
 from bert_jax.runtime.workdir import Workdir
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.vocab import read_file
 

@@ -39,12 +39,11 @@ from bert_jax.logging.metrics_writer import (
 from bert_jax.model import dropout
 from bert_jax.runtime import code_version
 from bert_jax.runtime.goodput import FILE as ATTEMPTS
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.atomic import write_file, write_json
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile, parse_record
 from data_pipeline.vocab import Vocabulary, load_recorded, read_file, template
-from data_pipeline.vocab.sentencepiece_rules import NONE, RECORDED
+from data_pipeline.vocab.sentencepiece_model import NO_RULES, RECORDED
 
 if TYPE_CHECKING:
     from bert_jax.tasks.task_layer import TaskLayer
@@ -378,7 +377,7 @@ def check_vocabulary(vocabulary: Vocabulary, run: Mapping[str, Any], source: str
 
     `source` names the run or checkpoint in the error.
     """
-    own = {"size": vocabulary.size, "sha256": vocabulary.digest, RECORDED: NONE}
+    own = {"size": vocabulary.size, "sha256": vocabulary.digest, RECORDED: NO_RULES}
     own |= vocabulary.recorded_rules
     for key, value in read_pinned(run).items():
         if key in own and own[key] != value:
@@ -392,4 +391,4 @@ def check_vocabulary(vocabulary: Vocabulary, run: Mapping[str, Any], source: str
 def read_pinned(run: Mapping[str, Any]) -> dict[str, Any]:
     """Return the vocabulary fields of a record that identify the vocabulary."""
     given = run.get("vocabulary", {})
-    return {RECORDED: NONE} | {name: given[name] for name in PINNED if name in given}
+    return {RECORDED: NO_RULES} | {name: given[name] for name in PINNED if name in given}

@@ -23,8 +23,7 @@ import jax
 from bert_jax.config import HostsConfig
 from bert_jax.parallel import processes
 from bert_jax.runtime.code_version import code_version
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.small_files import DamagedFile
 
 READ_SECS = 2.0  # time limit for a line between two processes

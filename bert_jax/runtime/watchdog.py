@@ -26,11 +26,10 @@ from bert_jax.config import HostsConfig
 from bert_jax.logging.console import Screen
 from bert_jax.parallel import processes
 from bert_jax.parallel.processes import DIED
-from bert_jax.runtime.exit_codes import FAILED, STUCK, describe_failure
 from bert_jax.runtime.goodput import TRAINING, Ledger
 from bert_jax.runtime.preemption import Interrupted
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
+from data_pipeline.cli.main import FAILED, STUCK, describe_failure
+from data_pipeline.io import Refused, small_files
 
 TICK_SECS = 0.5  # pause between two checks of the running work
 LISTEN_SECS = 1.0  # pause between two looks at the other processes

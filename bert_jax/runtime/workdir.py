@@ -35,13 +35,12 @@ from bert_jax.parallel import processes
 from bert_jax.runtime import profiler, workdir_lock
 from bert_jax.runtime.run_record import CHECKPOINTS, FILE, RECORDS
 from bert_jax.runtime.workdir_lock import Lease
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.address import expand_home, is_address, use_one_driver
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.bucket import Bucket
 from data_pipeline.io.errors import explain_errors
 from data_pipeline.io.jsonl import MAX_BYTES
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 

@@ -20,9 +20,8 @@ import time
 import uuid
 from typing import IO, Any
 
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.bucket import Bucket
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 FILE = "lock"

@@ -10,7 +10,7 @@ import numpy as np
 
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.task import CLASSIFY
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.labeled.framing import frame
 from data_pipeline.labeled.rows import EncodedRows, build_rows, join_rows
 from data_pipeline.labeled.windows import cut_windows

@@ -20,10 +20,9 @@ import pyarrow.parquet as pq
 
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.labels import is_header
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.address import expand_home
 from data_pipeline.io.compression import COMPRESSED
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import MAX_BYTES, DamagedFile, list_names
 from data_pipeline.read.lines import decode_blocks
 from data_pipeline.read.parquet import check_packing, explain_damage

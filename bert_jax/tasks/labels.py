@@ -7,7 +7,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 _NUMBER = re.compile(r"[+-]?(\d++\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 _MISSING = ("nan", "null", "none", "na", "n/a", "<na>", "nat")  # spellings in programs

@@ -22,7 +22,7 @@ from bert_jax.tasks.encode import encode_texts
 from bert_jax.tasks.files import CSV, DEV, TEST, TRAIN, TSV, Columns, read_columns, read_splits
 from bert_jax.tasks.metrics import ACCURACY, make_constant_logits, score_classes, score_logits
 from bert_jax.tasks.task import CHOOSE, Example, Scores, Task
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.vocab import Vocabulary
 
 CHOICES = 4

@@ -27,8 +27,8 @@ from bert_jax.tasks.predicting import (
 )
 from bert_jax.tasks.table_pieces import TablePiece, TableWriter
 from bert_jax.tasks.task import CHOOSE, REGRESS
+from data_pipeline.io import Refused
 from data_pipeline.io.atomic import new_file
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import list_names
 
 PREDICTION, PROBABILITY = "prediction", "probability"

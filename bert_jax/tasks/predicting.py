@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from bert_jax.tasks.task_layer import TaskLayer
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.labeled.rows import EncodedRows
 from data_pipeline.vocab import Vocabulary
 

@@ -9,7 +9,7 @@ from bert_jax.tasks.glue import task as glue
 from bert_jax.tasks.ner import task as ner
 from bert_jax.tasks.squad import task as squad
 from bert_jax.tasks.task import Task
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.vocab import Vocabulary
 
 # config.data.task -> the function that opens it.

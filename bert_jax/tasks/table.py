@@ -37,8 +37,8 @@ from bert_jax.tasks.metrics import (
 )
 from bert_jax.tasks.table_pieces import format_tsv_line
 from bert_jax.tasks.task import CLASSIFY, REGRESS, Example, Scores, Task
+from data_pipeline.io import Refused
 from data_pipeline.io.address import expand_home
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import list_names
 from data_pipeline.vocab import Vocabulary
 

@@ -30,8 +30,8 @@ from bert_jax.tasks.files import (
 )
 from bert_jax.tasks.labels import is_header
 from bert_jax.tasks.predicting import group_by_size
+from data_pipeline.io import Refused
 from data_pipeline.io.errors import get_first_line
-from data_pipeline.io.refused import Refused
 
 PIECE_ROWS = 1024
 _PIECE_CHARS = 4 << 20  # characters in all values together

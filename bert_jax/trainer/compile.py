@@ -37,8 +37,8 @@ from bert_jax.train_step.schedule import Pace
 from bert_jax.train_step.state import TrainState
 from bert_jax.trainer.feed import BatchShape, Feed, HostBatch, RunPhase, find_shape
 from bert_jax.trainer.prefetch import PlacedBatch
+from data_pipeline.io import Refused
 from data_pipeline.io.address import is_address, use_one_driver
-from data_pipeline.io.refused import Refused
 
 SOUND = "sound"  # result of a kernel's check if it is right
 _KERNELS = (attention.KERNEL, attention.FLASH, attention.CUDNN)

@@ -16,10 +16,9 @@ import jax
 from bert_jax.logging.metrics_writer import VERIFIED
 from bert_jax.parallel import processes
 from bert_jax.runtime.preemption import Stop
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.atomic import write_file
-from data_pipeline.io.refused import Refused
-from data_pipeline.store import MANIFEST, Store, writer
+from data_pipeline.store import MANIFEST, Store, reader
 
 BYTES_PER_SEC = 500e6  # read limit during training, to leave disk bandwidth to the input pipeline
 _LOWEST_PRIORITY = 19
@@ -111,7 +110,7 @@ class DataCheck:
         """Verify this process's files; return _VERIFIED, or "" if one is wrong or was changed."""
         try:
             for store in stores:
-                writer.verify(store.directory, store.manifest, self._advance, own)
+                reader.verify(store.directory, store.manifest, self._advance, own)
         except Refused as error:
             number = processes.number()
             name = f"process {number} ({self._hosts[number]}): " * (processes.count() > 1)
@@ -179,7 +178,7 @@ def _mark_files(stores: Sequence[Store]) -> dict[str, Any]:
         manifests.update(small_files.read_bytes(store.directory / MANIFEST, store.directory))
         disk, is_shared = _identify_disk(store.directory)
         disks.append(disk)
-        for path in writer.list_verified_files(store.directory, store.manifest):
+        for path in reader.list_verified_files(store.directory, store.manifest):
             files[str(path)] = None
             if path.exists():
                 status = path.stat()

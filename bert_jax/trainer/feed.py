@@ -20,11 +20,11 @@ from bert_jax.runtime.run_record import MIXTURE, PINNED, STORE_DIGEST, Provenanc
 from data_pipeline import store as store_lib
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.main import find_python
+from data_pipeline.io import Refused
 from data_pipeline.io.address import is_address
-from data_pipeline.io.refused import Refused
 from data_pipeline.sampling import batches
+from data_pipeline.sampling.batches import ExampleSource
 from data_pipeline.sampling.mixture import MIXTURE_VERSION, MixedSource, chain, make_schedule
-from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.sampling.stream import open_examples
 from data_pipeline.sampling.walks import WALKS_VERSION
 from data_pipeline.spec.hashing import HASH_VERSION

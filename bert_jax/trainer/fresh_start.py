@@ -30,12 +30,11 @@ from bert_jax.runtime.resume import compare_settings
 from bert_jax.runtime.run_record import BRANCH, CHECKPOINTS, CONVERTED
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.trainer import bad_steps
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.address import is_address
 from data_pipeline.io.atomic import write_file, write_json
 from data_pipeline.io.errors import explain_errors
 from data_pipeline.io.jsonl import read_lines, read_records
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile, parse_record
 
 FOLDER = "before-fresh"  # -1, -2 and so on

@@ -22,9 +22,9 @@ from bert_jax.train_step import metrics
 from bert_jax.train_step.objectives import Objective
 from bert_jax.trainer.baselines import Show, compute_baselines, list_next_tokens
 from bert_jax.trainer.feed import HostBatch, RunPhase, StoreFeed
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
+from data_pipeline.sampling.batches import ExampleSource
 from data_pipeline.sampling.masking import restore_masked
-from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, Store
 from data_pipeline.store.findings import find_before_training
 

@@ -46,7 +46,7 @@ from bert_jax.trainer.setup import (
     restore_or_initialize,
 )
 from bert_jax.trainer.summary import list_opening_rows
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 COMPILE_AHEAD_SECS = 900.0  # time before the end of a phase when the next one starts compiling
 

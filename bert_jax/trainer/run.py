@@ -13,7 +13,7 @@ import jax
 from bert_jax.config import HostsConfig
 from bert_jax.logging import metrics_writer as log_lib
 from bert_jax.parallel import processes
-from bert_jax.runtime import exit_codes, goodput, preemption, startup
+from bert_jax.runtime import goodput, preemption, startup
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.cli import ProcessFlags, RunFlags
 from bert_jax.runtime.watchdog import Watchdog
@@ -22,7 +22,7 @@ from bert_jax.train_step.schedule import sample_rates
 from bert_jax.trainer import compile, loop
 from bert_jax.trainer.setup import Setup
 from data_pipeline.cli.live_line import LINE
-from data_pipeline.cli.main import BY_SIGNAL, find_python
+from data_pipeline.cli.main import BY_SIGNAL, DONE, FAILED, find_python
 from data_pipeline.cli.stderr_log import FILE as LIBRARY_LOG
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.errors import get_first_line
@@ -82,7 +82,7 @@ def leave(code: int, message: str) -> None:
     A normal exit would wait for the other processes, or up to five minutes for Orbax. Returns
     instead if `message` is empty, or in a single-process run unless `code` is FAILED.
     """
-    if not message or (processes.count() == 1 and code != exit_codes.FAILED):
+    if not message or (processes.count() == 1 and code != FAILED):
         processes.say_goodbye()
         return
     if sys.exception() is not None:
@@ -141,7 +141,7 @@ def _train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
     over = f" over {count} attempts and the stops between them" * (count > 1)
     setup.screen.table(f"wall time{over}", goodput.list_closing_rows(summary))
     finish(setup, summary)
-    return exit_codes.DONE
+    return DONE
 
 
 def _plot_curves(setup: Setup) -> str:

@@ -42,8 +42,7 @@ from bert_jax.trainer.feed import Feed, RunPhase, StoreFeed, open_stores, read_f
 from bert_jax.trainer.fresh_start import Trunk
 from bert_jax.trainer.heldout import count_phase, describe_corpus, find_in_data
 from bert_jax.trainer.readings import Progress
-from data_pipeline.io import jsonl
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused, jsonl
 from data_pipeline.io.small_files import parse_record
 from data_pipeline.store import Store
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from data_pipeline.cli.terminal import INDENT, wrap_command, wrap_text
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.spec.fields import check_fields, describe_setting, parse_text, setting, shorten
 
 MAX_WORKERS = 4096

@@ -1,4 +1,15 @@
-"""Start and end a command: signals, output without a reader, exit codes, one line for an error."""
+"""Start and end a command: signals, output without a reader, exit codes, one line for an error.
+
+Shells and restart scripts read the exit codes:
+
+0         the command did its work; a run reached its last step
+1         it failed, or what it checked does not hold; a run resumes by the same command
+2         the request was refused, and would be again
+3         the guard against bad steps stopped the run, and would again
+86        a step, a save or another piece of work took longer than config.hosts allows
+128 + n   signal n stopped it: 129 (HUP), 130 (Ctrl-C), 138 (USR1), 140 (USR2) and 143 (TERM); a
+          training run saves first; 134: another process died; 141: the reader of stdout has gone
+"""
 
 import atexit
 import errno
@@ -14,14 +25,15 @@ from typing import Any, Protocol, TypeVar
 
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io import Refused
 from data_pipeline.io.errors import FULL, is_transient
-from data_pipeline.io.refused import Refused
 
 Values = TypeVar("Values")
 Read = TypeVar("Read", covariant=True)
 
 BY_SIGNAL = 128  # the exit code adds the signal's number
 DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, BY_SIGNAL + signal.SIGINT
+BAD_NUMBERS, STUCK = 3, 86
 READER_LEFT = BY_SIGNAL + signal.SIGPIPE
 # Requests to stop: Ctrl-C, kill, a terminal that closes, a scheduler's warning before its limit.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -217,6 +229,17 @@ def describe_error(error: Exception) -> tuple[int, str] | None:
     if isinstance(error, OSError):
         return FAILED if is_transient(error) else REFUSED, f"error: {describe_os_error(error)}"
     return (REFUSED, f"error: {error}") if isinstance(error, Refused) else None
+
+
+def describe_failure(error: BaseException) -> tuple[int, str]:
+    """Return the exit code of a run that ends with an error, and the error in one line."""
+    if isinstance(error, OSError):
+        return FAILED, f"error: {describe_os_error(error)}"
+    if isinstance(error, Refused):
+        return REFUSED, f"error: {error}"
+    if isinstance(error, FloatingPointError):
+        return BAD_NUMBERS, f"error: {error}"
+    return FAILED, f"{type(error).__name__}: {error}"
 
 
 def run_main(

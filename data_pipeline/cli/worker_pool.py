@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from data_pipeline.cli.main import LEFT_TO_PARENT, leave_stops_to_parent
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 
 class _Process(multiprocessing.context.SpawnProcess):

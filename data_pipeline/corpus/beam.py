@@ -21,8 +21,8 @@ from typing import Any
 
 from data_pipeline.corpus.encode import ChunkEncoder, EncodedChunk, TextChunk, read_chunks
 from data_pipeline.corpus.spool import read_chunk, write_chunk
+from data_pipeline.io import Refused
 from data_pipeline.io.address import is_address, make_install_command
-from data_pipeline.io.refused import Refused
 from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.documents import Source
 from data_pipeline.read.options import TextOptions

@@ -14,7 +14,7 @@ import tokenizers
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import MANIFEST
 from data_pipeline.vocab import WORD_START, Vocabulary
-from data_pipeline.vocab.special_tokens import UNUSED
+from data_pipeline.vocab.template import UNUSED
 
 _RECORDED = 100  # most frequent lost characters that a manifest lists
 _SHOWN = 6

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from data_pipeline.cli.flags import MAX_WORKERS, Command, flag, section
 from data_pipeline.cli.worker_pool import count_cores
 from data_pipeline.corpus.beam import check_installed, check_options
+from data_pipeline.io import Refused
 from data_pipeline.io.address import is_address
-from data_pipeline.io.refused import Refused
 from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.options import TextOptions
 from data_pipeline.store import check_is_local
 from data_pipeline.vocab.byte_level import MAX_TRAINED
-from data_pipeline.vocab.sentencepiece_rules import ALBERT, CHOICES, NONE, RECORDED, XLNET
+from data_pipeline.vocab.sentencepiece_model import ALBERT, CHOICES, NO_RULES, RECORDED, XLNET
 from data_pipeline.vocab.train import BPE, BYTE_BPE, MIN_COVERAGE, TRAINED, UNIGRAM, WORDPIECE
 from data_pipeline.vocab.wordpiece import MAX_PIECES
 
@@ -93,7 +93,7 @@ class BuildFlags:
     )
     lowercase: bool = flag(True, "lowercase the text and strip accents", _VOCABULARY)
     sentencepiece_rules: str = flag(
-        NONE,
+        NO_RULES,
         "how to prepare text for a SentencePiece *.model in --vocab: as for the published "
         f"{ALBERT} (lowercased) or {XLNET}, both without accents and extra spaces",
         _VOCABULARY,

@@ -14,7 +14,7 @@ from data_pipeline.corpus.dedup import HashBuckets
 from data_pipeline.corpus.encode import sum_runs
 from data_pipeline.corpus.near_duplicates import SIGNATURE_SIZE, find_clusters
 from data_pipeline.corpus.spool import Spool
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.read.cleaning import DROP, CleaningOptions, Dropped
 from data_pipeline.store.writer import SplitWriter
 

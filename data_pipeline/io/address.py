@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import fsspec
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 
 def is_address(path: str) -> bool:

@@ -25,9 +25,8 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.errors import explain_errors, is_transient
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 WORKING = ".bert_jax-building"

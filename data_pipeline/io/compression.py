@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import zstandard
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 BLOCK_BYTES = 1 << 20
 PLAIN = "plain"  # not compressed

@@ -14,10 +14,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.address import is_address, open_filesystem
 from data_pipeline.io.errors import explain_errors
-from data_pipeline.io.refused import Refused
 
 # Bytes that one request fetches from a bucket. A request takes about 50 ms, however small it is.
 _REQUEST_BYTES = 8 << 20

@@ -7,7 +7,7 @@ trusts a length whose checksum fits: a length of 2**40 bytes ends the process by
 from collections.abc import Iterator
 from typing import Any
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 HEAD_BYTES, FOOT_BYTES = 12, 4
 

@@ -30,8 +30,8 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, BinaryIO, Literal, NotRequired, TypeVar, cast
 
+from data_pipeline.io import Refused
 from data_pipeline.io.file_kinds import HEAD_BYTES, find_stand_in
-from data_pipeline.io.refused import Refused
 
 MAX_BYTES = 64 << 20  # limit of such a file; a vocabulary of 4 million pieces fits
 MAX_DEPTH = 64  # limit of nested JSON; this project's files need 6

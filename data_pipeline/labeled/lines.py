@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import cast
 
+from data_pipeline.io import Refused
 from data_pipeline.io.address import is_address
 from data_pipeline.io.errors import explain_errors
-from data_pipeline.io.refused import Refused
 from data_pipeline.labeled.framing import FramedRow, frame
 from data_pipeline.labeled.rows import EncodedRows, build_rows
 from data_pipeline.read.lines import read_lines, read_stream

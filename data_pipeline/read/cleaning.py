@@ -17,7 +17,7 @@ import re
 import unicodedata
 from typing import Literal
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.spec.fields import check_fields, setting
 
 MAX_WORD_CHARS = 1_000_000

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.read import formats, gutenberg, parquet, tfds
 from data_pipeline.read.lines import (
     NO_WIDTH,

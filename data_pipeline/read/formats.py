@@ -8,8 +8,8 @@ WikiExtractor's --json writes into wiki_00. A .json or .jsonl file must be JSON 
 
 import re
 
+from data_pipeline.io import Refused
 from data_pipeline.io.file_kinds import find_markup
-from data_pipeline.io.refused import Refused
 from data_pipeline.read import parquet, wiki
 from data_pipeline.read.lines import FileHead
 from data_pipeline.read.options import TextOptions

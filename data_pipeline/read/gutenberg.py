@@ -5,7 +5,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.read.lines import (
     MAX_DOCUMENT_BYTES,
     MIN_LINE_BYTES,

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.spec.fields import check_fields, setting
 
 DEFAULT_KEY = "text"

@@ -7,9 +7,9 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data_pipeline.io import Refused
 from data_pipeline.io.errors import get_first_line, is_transient
 from data_pipeline.io.files import open_file
-from data_pipeline.io.refused import Refused
 from data_pipeline.read.lines import MAX_DOCUMENT_BYTES, check_size, split_paragraphs
 
 _REQUEST_BYTES = 4 << 20  # bytes per request: those between parts of the column are not read

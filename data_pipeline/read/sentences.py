@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 import sentencex  # type: ignore[import-untyped]
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.read.options import TextOptions
 
 # sentencex treats text between quotation marks or brackets as one sentence, however long it is.

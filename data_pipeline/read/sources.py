@@ -3,9 +3,9 @@
 import os
 from concurrent.futures import ThreadPoolExecutor
 
+from data_pipeline.io import Refused
 from data_pipeline.io.address import is_address
 from data_pipeline.io.files import StoredFile, find_files, identify
-from data_pipeline.io.refused import Refused
 from data_pipeline.read import formats, gutenberg, tfds
 from data_pipeline.read.documents import STRANGER, Source, check_source, describe_bad_files
 from data_pipeline.read.options import TextOptions

@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from data_pipeline.io import Refused
 from data_pipeline.io.errors import explain_errors, get_first_line
 from data_pipeline.io.files import StoredFile
 from data_pipeline.io.record_frames import record_lengths
-from data_pipeline.io.refused import Refused
 from data_pipeline.read.lines import MAX_DOCUMENT_BYTES, split_paragraphs
 
 PREFIX = "tfds:"

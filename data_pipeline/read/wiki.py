@@ -8,7 +8,7 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.read.lines import add_size, strip_line
 
 OPENING, _CLOSING = "<doc ", "</doc>"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 PERCENTS = (1, 5, 25, 50, 75, 95, 99)
 # Lengths below this are counted in an array; the few above are kept one by one.

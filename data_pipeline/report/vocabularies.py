@@ -12,7 +12,7 @@ import numpy as np
 import rich.console
 
 from data_pipeline.cli.terminal import make_table, print_fact
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.documents import Source
 from data_pipeline.read.options import TextOptions
@@ -23,7 +23,7 @@ from data_pipeline.sampling.stream import VocabInfo, open_source
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import Split
 from data_pipeline.vocab import LIST, Vocabulary, load_vocabulary, token_dtype
-from data_pipeline.vocab.sentencepiece_rules import NONE
+from data_pipeline.vocab.sentencepiece_model import NO_RULES
 from data_pipeline.vocab.train import read_training_documents
 from data_pipeline.vocab.wordpiece import find_words, is_cased
 
@@ -75,7 +75,7 @@ def load_compared(paths: Iterable[str], rules: str) -> dict[str, Vocabulary]:
     """
     loaded = {}
     for path in map(str.strip, paths):
-        own_rules = rules if path.endswith(".model") else NONE
+        own_rules = rules if path.endswith(".model") else NO_RULES
         try:
             vocabulary = load_vocabulary(path, checks_case=False, rules=own_rules)
             if vocabulary.file_name == LIST and is_cased(vocabulary.pieces()):

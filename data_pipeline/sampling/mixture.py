@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data_pipeline.io.refused import Refused
-from data_pipeline.sampling.source import ExampleSource
+from data_pipeline.io import Refused
+from data_pipeline.sampling.batches import ExampleSource
 
 MIXTURE_VERSION = 2  # increment it when the same weights assign rows to other stores
 PARTS = 100_000  # weights are rounded to multiples of 1 / PARTS

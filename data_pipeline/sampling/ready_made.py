@@ -7,14 +7,14 @@ import dataclasses
 
 import numpy as np
 
-from data_pipeline.io.refused import Refused
-from data_pipeline.sampling.source import ExampleSource
+from data_pipeline.io import Refused
+from data_pipeline.sampling.batches import ExampleSource
 from data_pipeline.spec import hashing
 from data_pipeline.spec.hashing import Purpose
 from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
-from data_pipeline.spec.schema import RowShape
+from data_pipeline.spec.schema import RowShape, describe_stored_fields
 from data_pipeline.store import EXAMPLES, Store, open_array
-from data_pipeline.store.examples import SPLIT_ROWS, describe_fields
+from data_pipeline.store.reader import SPLIT_ROWS
 
 # Settings that a run may change for a store of examples, whose records fix the others. `segments`
 # says what kind of examples they are.
@@ -116,7 +116,7 @@ def open_stored_examples(
     return StoredExamples(
         arrays={
             name: open_file(name, str(dtype), (examples, *dims))
-            for name, (dims, dtype) in describe_fields(shape, store.vocab_size).items()
+            for name, (dims, dtype) in describe_stored_fields(shape, store.vocab_size).items()
         },
         split_rows=split_rows,
         shape=shape,

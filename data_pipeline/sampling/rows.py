@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.sampling.masking import Masks
 from data_pipeline.sampling.pairs import Spans
 from data_pipeline.spec.schema import RowShape

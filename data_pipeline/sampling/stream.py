@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.sampling import pairs
+from data_pipeline.sampling.batches import ExampleSource
 from data_pipeline.sampling.masking import MaskRules, mask_rows, weigh_rare_tokens
 from data_pipeline.sampling.ready_made import open_stored_examples
 from data_pipeline.sampling.rows import gather_text, make_rows, pack_rows
-from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.sampling.walk import MAX_SEQ_LEN
 from data_pipeline.sampling.walks import WalkCache, WalkFacts, find_walk_facts
 from data_pipeline.spec import hashing

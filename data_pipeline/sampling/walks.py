@@ -12,8 +12,8 @@ from typing import Annotated
 
 import numpy as np
 
+from data_pipeline.io import Refused
 from data_pipeline.io.atomic import keep_json
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import MAX_COUNT, read_record
 from data_pipeline.sampling.packing import RowPlan, plan_rows
 from data_pipeline.sampling.pairs import measure_examples

@@ -16,7 +16,7 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 _METADATA = "setting"
 _KINDS: dict[Any, tuple[type, str]] = {

@@ -5,7 +5,7 @@ import math
 import os
 import pathlib
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.spec.fields import check_fields, setting
 
 SEGMENTS = ("nsp", "sop", "full_sentences", "doc_sentences")

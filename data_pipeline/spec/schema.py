@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.spec.options import PretrainOptions
 
 GOOGLE, TRANSFORMERS = "google", "transformers"  # rules that truncate pairs of texts
@@ -99,6 +99,25 @@ def row_shape(options: PretrainOptions, seq_len: int, max_predictions_per_seq: i
     most_over_share = max(0.5, 1.0 - prob * MIN_EXAMPLE_TOKENS)
     slots = math.floor(seq_len * prob + examples * most_over_share)
     return RowShape(seq_len, min(slots, examples * max_predictions_per_seq), examples)
+
+
+def describe_stored_fields(
+    shape: RowShape, vocab_size: int
+) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Return the dimensions of a row and the dtype of each field of ready-made examples on disk.
+
+    The dtype is the smallest that holds the values: uint8, uint16 or uint32.
+    """
+    sizes = {"S": shape.seq_len, "P": shape.predictions}
+    largest = dict.fromkeys(TFRECORD_FIELDS, 1) | {
+        "input_ids": vocab_size - 1,
+        "masked_lm_ids": vocab_size - 1,
+        "masked_lm_positions": shape.seq_len - 1,
+    }
+    return {
+        name: (tuple(sizes[dim] for dim in field.dims[1:]), np.min_scalar_type(largest[name]))
+        for name, field in TFRECORD_FIELDS.items()
+    }
 
 
 def restore_ids(batch: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Keep tokenized corpora on disk: memory-mapped arrays of two splits and one manifest.
 
-Read in this order: reader (the format, and how a store is opened), writer (arrays, manifest,
-verification), cache and upload (from and to a bucket), examples (stores of ready-made examples),
-tfrecord (Google's files), findings (faults of a store), ngrams (counts of neighbors).
+Read in this order: reader (the format; how a store is opened and verified), writer (arrays,
+manifest), cache and upload (from and to a bucket), tfrecord (Google's files), findings (faults of a
+store), ngrams (counts of neighbors).
 """
 
 from data_pipeline.store.reader import (

@@ -20,14 +20,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.address import expand_home, is_address, open_filesystem
 from data_pipeline.io.atomic import Destination, new_folder
 from data_pipeline.io.errors import explain_errors
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import MANIFEST, check_is_local, is_store, parse_manifest
-from data_pipeline.store.writer import hash_file, list_checksums
+from data_pipeline.store.reader import hash_file, list_checksums
 
 _THREADS = 8
 _PART_BYTES = 16 << 20  # fetched by one request; the largest array is most of a store

@@ -1,21 +1,22 @@
-"""Open a tokenized corpus on disk: memory-mapped arrays of two splits and one manifest.
+"""Open and verify a tokenized corpus on disk: mapped arrays of two splits and one manifest.
 
 docs/reference/files.md lists the files and the keys of the manifest, which are public. A store of
-the kind "examples" (ready-made ones) has the arrays of store/examples.py in place of a text.
+the kind "examples" (ready-made ones) has the arrays of writer.ExampleWriter in place of a text.
 """
 
 import dataclasses
 import hashlib
+import io
 import math
 import pathlib
 import re
 import shlex
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from collections.abc import Callable, Container
+from typing import Annotated, Any, BinaryIO, Literal, NotRequired, TypedDict
 
 import numpy as np
 
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.small_files import Count, DamagedFile, parse_record
 from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_recorded
 
@@ -25,6 +26,7 @@ MANIFEST = "manifest.json"
 TRAIN, HELDOUT = "train", "heldout"
 TEXT, EXAMPLES = "text", "examples"  # kinds of store; EXAMPLES is also a folder of its arrays
 ARRAY_FOLDERS = (EXAMPLES, TRAIN, HELDOUT)
+SPLIT_ROWS = {TRAIN: "train_rows", HELDOUT: "heldout_rows"}  # arrays of EXAMPLES
 WALKS, REFERENCES = "walks", "references"  # folders of counts that training makes
 PARTS = (*ARRAY_FOLDERS, *FILE_NAMES, WALKS, REFERENCES)  # all names in a store but MANIFEST
 
@@ -145,6 +147,7 @@ class ExamplesManifest(AnyManifest):
 # so that it does not read a file of 10 GB completely.
 _CHECKED_TOKENS = 1 << 26
 _CHECKED_BLOCKS = 64
+_BLOCK_BYTES = 1 << 22
 
 # "gs://bucket/name", and "gs:/bucket/name", which pathlib makes of it; not "C:/name".
 _ADDRESS = re.compile(r"://|^[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -378,3 +381,83 @@ def _find_largest_id(token_ids: np.ndarray) -> int:
     block = _CHECKED_TOKENS // _CHECKED_BLOCKS
     starts = np.linspace(0, len(token_ids) - block, _CHECKED_BLOCKS).astype(np.int64)
     return max(int(token_ids[start : start + block].max()) for start in starts)
+
+
+def hash_file(path: pathlib.Path) -> str:
+    """Compute the SHA-256 of a file, read in blocks."""
+    with open(path, "rb") as file:
+        return hash_stream(file)
+
+
+def hash_stream(file: BinaryIO, advance: Callable[[int], None] = lambda done_bytes: None) -> str:
+    """Compute the SHA-256 of the rest of an open file; call `advance` with the bytes read."""
+    digest = hashlib.sha256()
+    while block := file.read(_BLOCK_BYTES):
+        digest.update(block)
+        advance(len(block))
+    return digest.hexdigest()
+
+
+def compute_digest(arrays: dict[str, dict[str, Any]], vocabulary_sha256: str) -> str:
+    """Compute the digest of a store from the SHA-256 of its arrays and vocabulary, a line each."""
+    lines = [f"{name} {arrays[name]['sha256']}\n" for name in sorted(arrays)]
+    text = "".join([*lines, f"vocabulary {vocabulary_sha256}\n"])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def list_checksums(manifest: dict[str, Any]) -> dict[str, str]:
+    """Return the SHA-256 of each array and of the vocabulary, by file name in the store."""
+    checksums = {name: array["sha256"] for name, array in manifest["arrays"].items()}
+    return checksums | {manifest["vocabulary"]["file"]: manifest["vocabulary"]["sha256"]}
+
+
+def list_verified_files(
+    directory: pathlib.Path, manifest: dict[str, Any]
+) -> dict[pathlib.Path, str]:
+    """Return the files whose SHA-256 is in the manifest: path -> SHA-256."""
+    checksums = list_checksums(manifest).items()
+    return {small_files.join_inside(directory, name): checksum for name, checksum in checksums}
+
+
+def count_bytes(files: dict[pathlib.Path, str]) -> int:
+    """Count the bytes of files; a missing file counts as 0."""
+    return sum(path.stat().st_size for path in files if path.is_file())
+
+
+def verify(
+    directory: pathlib.Path,
+    manifest: dict[str, Any],
+    advance: Callable[[int], None],
+    only: Container[pathlib.Path] | None = None,
+) -> None:
+    """Check every array and the vocabulary; call `advance` with the bytes that were read.
+
+    With `only`, read only these files; another process reads the others.
+
+    Raises:
+      Refused: names the files that are missing or changed.
+    """
+    wrong = []
+    for path, expected in list_verified_files(directory, manifest).items():
+        if only is not None and path not in only:
+            continue
+        if not path.exists():
+            wrong.append(f"{path} is missing")
+            continue
+        if path.suffix == ".npy":
+            with small_files.open_regular(path, directory) as file:
+                actual = hash_stream(file, advance)
+        else:  # the vocabulary, whose size is bounded
+            actual = hash_stream(io.BytesIO(small_files.read_bytes(path, directory)), advance)
+        if actual != expected:
+            wrong.append(
+                f"{path} has the SHA-256 {actual[:12]}..., the manifest has {expected[:12]}..."
+            )
+    if wrong:
+        raise Refused(f"{'; '.join(wrong)}: copy the store again, or build it again")
+    digest = compute_digest(manifest["arrays"], manifest["vocabulary"]["sha256"])
+    if digest != manifest["digest"]:
+        raise Refused(
+            f"{directory}/{MANIFEST} has a digest that does not belong to its files: it was "
+            "edited by hand or is damaged; copy the store again, or build it again"
+        )

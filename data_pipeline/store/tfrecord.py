@@ -20,9 +20,9 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
+from data_pipeline.io import Refused
 from data_pipeline.io.files import find_files, identify
 from data_pipeline.io.record_frames import FOOT_BYTES, HEAD_BYTES, record_lengths
-from data_pipeline.io.refused import Refused
 from data_pipeline.spec import hashing
 from data_pipeline.spec.schema import TFRECORD_FIELDS, Field, RowShape, restore_ids
 from data_pipeline.vocab import Vocabulary

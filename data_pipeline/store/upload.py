@@ -15,13 +15,12 @@ from typing import Any
 
 import fsspec.callbacks
 
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.address import open_filesystem
 from data_pipeline.io.atomic import WORKING
 from data_pipeline.io.errors import explain_errors
-from data_pipeline.io.refused import Refused
 from data_pipeline.store import FORMAT, MANIFEST, PARTS
-from data_pipeline.store.writer import hash_file, hash_stream, list_checksums
+from data_pipeline.store.reader import hash_file, hash_stream, list_checksums
 
 _NAMES = {*PARTS, MANIFEST, WORKING}
 _BLOCK_BYTES = 8 << 20

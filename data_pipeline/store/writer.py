@@ -1,21 +1,18 @@
-"""Write the arrays and the manifest of a store in streams, and verify them by their SHA-256."""
+"""Write the arrays and the manifest of a store in streams: documents, or ready-made examples."""
 
-import hashlib
-import io
 import json
 import pathlib
-from collections.abc import Callable, Container
-from typing import Any, BinaryIO
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused
 from data_pipeline.io.atomic import write_file
-from data_pipeline.io.refused import Refused
+from data_pipeline.spec.schema import RowShape, describe_stored_fields
 from data_pipeline.store import ARRAY_FOLDERS, FORMAT, FORMAT_VERSION, MANIFEST
+from data_pipeline.store.reader import compute_digest, hash_file
 from data_pipeline.vocab import Vocabulary
-
-_BLOCK_BYTES = 1 << 22
 
 
 class ArrayFile:
@@ -151,87 +148,49 @@ def make_manifest(
     }
 
 
-def hash_file(path: pathlib.Path) -> str:
-    """Compute the SHA-256 of a file, read in blocks."""
-    with open(path, "rb") as file:
-        return hash_stream(file)
-
-
-def hash_stream(file: BinaryIO, advance: Callable[[int], None] = lambda done_bytes: None) -> str:
-    """Compute the SHA-256 of the rest of an open file; call `advance` with the bytes read."""
-    digest = hashlib.sha256()
-    while block := file.read(_BLOCK_BYTES):
-        digest.update(block)
-        advance(len(block))
-    return digest.hexdigest()
-
-
-def compute_digest(arrays: dict[str, dict[str, Any]], vocabulary_sha256: str) -> str:
-    """Compute the digest of a store from the SHA-256 of its arrays and vocabulary, a line each."""
-    lines = [f"{name} {arrays[name]['sha256']}\n" for name in sorted(arrays)]
-    text = "".join([*lines, f"vocabulary {vocabulary_sha256}\n"])
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def write_manifest(directory: pathlib.Path, manifest: dict[str, Any]) -> None:
     """Write the manifest atomically: a folder has all of it or none."""
     text = json.dumps(manifest, indent=2, ensure_ascii=False)
     write_file(directory / MANIFEST, f"{text}\n".encode())
 
 
-def list_checksums(manifest: dict[str, Any]) -> dict[str, str]:
-    """Return the SHA-256 of each array and of the vocabulary, by file name in the store."""
-    checksums = {name: array["sha256"] for name, array in manifest["arrays"].items()}
-    return checksums | {manifest["vocabulary"]["file"]: manifest["vocabulary"]["sha256"]}
+class ExampleWriter:
+    """Write the examples of one length: `append` all examples, `close`, read `maps`.
 
-
-def list_verified_files(
-    directory: pathlib.Path, manifest: dict[str, Any]
-) -> dict[pathlib.Path, str]:
-    """Return the files whose SHA-256 is in the manifest: path -> SHA-256."""
-    checksums = list_checksums(manifest).items()
-    return {small_files.join_inside(directory, name): checksum for name, checksum in checksums}
-
-
-def count_bytes(files: dict[pathlib.Path, str]) -> int:
-    """Count the bytes of files; a missing file counts as 0."""
-    return sum(path.stat().st_size for path in files if path.is_file())
-
-
-def verify(
-    directory: pathlib.Path,
-    manifest: dict[str, Any],
-    advance: Callable[[int], None],
-    only: Container[pathlib.Path] | None = None,
-) -> None:
-    """Check every array and the vocabulary; call `advance` with the bytes that were read.
-
-    With `only`, read only these files; another process reads the others.
-
-    Raises:
-      Refused: names the files that are missing or changed.
+    STORE/examples/128/<field>.npy has a feature of the N examples of 128 tokens, in the order in
+    which they were read; train_rows.npy and heldout_rows.npy, int64, number the rows of each split.
+    Each example has a mark (uint64) until its split is decided: then call `forget_marks`.
     """
-    wrong = []
-    for path, expected in list_verified_files(directory, manifest).items():
-        if only is not None and path not in only:
-            continue
-        if not path.exists():
-            wrong.append(f"{path} is missing")
-            continue
-        if path.suffix == ".npy":
-            with small_files.open_regular(path, directory) as file:
-                actual = hash_stream(file, advance)
-        else:  # the vocabulary, whose size is bounded
-            actual = hash_stream(io.BytesIO(small_files.read_bytes(path, directory)), advance)
-        if actual != expected:
-            wrong.append(
-                f"{path} has the SHA-256 {actual[:12]}..., the manifest has {expected[:12]}..."
-            )
-    if wrong:
-        raise Refused(f"{'; '.join(wrong)}: copy the store again, or build it again")
-    digest = compute_digest(manifest["arrays"], manifest["vocabulary"]["sha256"])
-    if digest != manifest["digest"]:
-        raise Refused(
-            f"{directory}/{MANIFEST} has a digest that does not belong to its files: it was "
-            "edited by hand or is damaged; copy the store again, or build it again"
-        )
+
+    def __init__(self, directory: pathlib.Path, shape: RowShape, vocab_size: int) -> None:
+        directory.mkdir(parents=True)
+        self.directory = directory
+        self.shape = shape
+        self._arrays = {
+            name: ArrayFile(directory / f"{name}.npy", dtype, dims)
+            for name, (dims, dtype) in describe_stored_fields(shape, vocab_size).items()
+        }
+        self._marks = ArrayFile(directory / "marks.npy", np.dtype(np.uint64))
+
+    def append(self, batch: Mapping[str, np.ndarray], marks_B: np.ndarray) -> None:
+        """Add examples whose values are within the bounds of their fields.
+
+        Shapes: the features with B rows; uint64[B].
+        """
+        for name, array in self._arrays.items():
+            array.append(batch[name].reshape(-1, *array.row_dims))
+        self._marks.append(marks_B)
+
+    def close(self) -> None:
+        for array in (*self._arrays.values(), self._marks):
+            array.close()
+
+    def maps(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return the arrays and the marks as memory maps, after close."""
+        arrays = {
+            name: np.load(self.directory / f"{name}.npy", mmap_mode="r") for name in self._arrays
+        }
+        return arrays, np.load(self.directory / "marks.npy", mmap_mode="r")
+
+    def forget_marks(self) -> None:
+        (self.directory / "marks.npy").unlink()

@@ -1,9 +1,8 @@
 """Train, load and grow vocabularies, which turn text into token ids and back.
 
 In: a vocabulary file, or text to train one on. Out: a Vocabulary; tokenizer.json for others.
-Read vocabulary.py and load.py first, then special_tokens.py, template.py, tokenizer_file.py,
-wordpiece.py, byte_level.py, sentencepiece_model.py, sentencepiece_rules.py, train.py, offsets.py
-and tokenizer_json.py.
+Read vocabulary.py and load.py first, then template.py, tokenizer_file.py, wordpiece.py,
+byte_level.py, sentencepiece_model.py, train.py, offsets.py and tokenizer_json.py.
 """
 
 from data_pipeline.vocab.load import load_recorded, load_vocabulary, name_copy, read_file

@@ -13,9 +13,8 @@ from typing import Any
 
 import tokenizers
 
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
-from data_pipeline.vocab.special_tokens import find_special_ids
+from data_pipeline.io import Refused, small_files
+from data_pipeline.vocab.template import find_special_ids
 
 SPACE = "\u0120"  # stands for a space in pieces
 _HEAD = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # vocabularies trained here begin like this

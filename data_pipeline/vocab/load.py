@@ -7,12 +7,20 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
-from data_pipeline.vocab import byte_level, sentencepiece_rules
-from data_pipeline.vocab.sentencepiece_model import BPE, CONTROL, UNIGRAM, WORD_START, read_model
-from data_pipeline.vocab.special_tokens import SPECIAL_PIECES, find_special_ids
-from data_pipeline.vocab.template import make_bert_template
+from data_pipeline.io import Refused, small_files
+from data_pipeline.vocab import byte_level
+from data_pipeline.vocab.sentencepiece_model import (
+    BPE,
+    CHOICES,
+    CONTROL,
+    NO_RULES,
+    RECORDED,
+    UNIGRAM,
+    WORD_START,
+    RuledEncoder,
+    read_model,
+)
+from data_pipeline.vocab.template import SPECIAL_PIECES, find_special_ids, make_bert_template
 from data_pipeline.vocab.tokenizer_file import (
     LibraryEncoder,
     load_tokenizer_file,
@@ -46,7 +54,7 @@ def load_vocabulary(
     lowercase: bool = True,
     checks_case: bool = True,
     reads_special_tokens: bool = False,
-    rules: str = sentencepiece_rules.NONE,
+    rules: str = NO_RULES,
 ) -> Vocabulary:
     """Read a vocabulary: *.model is SentencePiece, *.json a tokenizer.json, the rest a vocab.txt.
 
@@ -58,7 +66,7 @@ def load_vocabulary(
     third-party lists: one trained here may have no capitals because its text has none.
     With `reads_special_tokens`, for rows of a task, a special token that a text spells is that
     token, as in transformers; in training text it is text.
-    `rules` are for a SentencePiece model, one of sentencepiece_rules.CHOICES.
+    `rules` are for a SentencePiece model, one of CHOICES.
 
     Raises:
       Refused: no such file, no vocabulary, a special piece missing or matched in text, a vocab.txt
@@ -71,12 +79,11 @@ def load_vocabulary(
             "tokenizer.json or a *.model, or train one with --train_vocab=wordpiece "
             "--vocab_size=30522"
         )
-    if rules not in sentencepiece_rules.CHOICES:
+    if rules not in CHOICES:
         raise Refused(
-            f"{sentencepiece_rules.RECORDED} of {path} is {rules!r:.40}; it must be one of "
-            f"{', '.join(sentencepiece_rules.CHOICES)}"
+            f"{RECORDED} of {path} is {rules!r:.40}; it must be one of {', '.join(CHOICES)}"
         )
-    if rules != sentencepiece_rules.NONE and path.suffix != ".model":
+    if rules != NO_RULES and path.suffix != ".model":
         raise Refused(
             f"--sentencepiece_rules is {rules}, but --vocab={path} is no SentencePiece *.model and "
             "has rules of its own; omit the flag"
@@ -113,7 +120,7 @@ def load_recorded(
     path: pathlib.Path, record: Mapping[str, Any], reads_special_tokens: bool = False
 ) -> Vocabulary:
     """Read the vocabulary of a store or a run by the rules in its manifest or record."""
-    rules = small_files.field(record, sentencepiece_rules.RECORDED, str, path, "none")
+    rules = small_files.field(record, RECORDED, str, path, "none")
     return load_vocabulary(path, record["lowercase"], False, reads_special_tokens, rules)
 
 
@@ -181,7 +188,7 @@ def _load_sentencepiece(
     control = [i for i, piece in enumerate(model.pieces) if piece.type == CONTROL]
     spelled_ids = (*control, *special_ids.values()) if reads_special_tokens else ()
     spelled = {pieces[i]: i for i in spelled_ids}
-    encoder = sentencepiece_rules.RuledEncoder(processor, rules, spelled)
+    encoder = RuledEncoder(processor, rules, spelled)
 
     def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         return flatten_ids(encoder.encode(texts), dtype)

@@ -18,11 +18,17 @@ from typing import Any, TypeVar
 import numpy as np
 import tokenizers
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.vocab.byte_level import BYTE_OF, SPACE, decode_piece
 from data_pipeline.vocab.sentencepiece_model import BYTE_PIECE, WORD_START
-from data_pipeline.vocab.special_tokens import find_special_ids
-from data_pipeline.vocab.template import A, Template, flatten, make_bert_template, read_template
+from data_pipeline.vocab.template import (
+    A,
+    Template,
+    find_special_ids,
+    flatten,
+    make_bert_template,
+    read_template,
+)
 from data_pipeline.vocab.vocabulary import (
     BYTE_LEVEL,
     OF_WORDS,

@@ -22,12 +22,13 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.vocab import MODEL, TOKENIZER_JSON, WORD_START, WORDPIECE, Vocabulary
 from data_pipeline.vocab.byte_level import is_trained_here
 from data_pipeline.vocab.sentencepiece_model import (
     BPE,
     CONTROL,
+    NO_RULES,
     NORMAL,
     UNIGRAM,
     UNKNOWN,
@@ -35,7 +36,6 @@ from data_pipeline.vocab.sentencepiece_model import (
     USER_DEFINED,
     read_model,
 )
-from data_pipeline.vocab.sentencepiece_rules import NONE
 from data_pipeline.vocab.template import make_store_template, read_template
 from data_pipeline.vocab.tokenizer_file import make_encode_text, open_tokenizer
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
@@ -135,7 +135,7 @@ def make_tokenizer_json(vocabulary: Vocabulary) -> str | None:
     """Return the text of tokenizer.json, which is the same for the same vocabulary.
 
     None for a SentencePiece model with rules that the format cannot express: the rules of
-    sentencepiece_rules.py, words or characters for pieces, spaces that end words, are not marked or
+    sentencepiece_model.py, words or characters for pieces, spaces that end words, are not marked or
     are kept in runs, pieces across spaces, unused pieces, user-defined ones of BPE or that its
     normalizer would change.
     """
@@ -151,7 +151,7 @@ def make_tokenizer_json(vocabulary: Vocabulary) -> str | None:
         tokenizer.decoder = decoders.WordPiece(prefix="##")
     else:
         model = read_model(vocabulary.file_bytes)
-        if vocabulary.sentencepiece_rules != NONE or not _can_be_expressed(model):
+        if vocabulary.sentencepiece_rules != NO_RULES or not _can_be_expressed(model):
             return None
         tokenizer = _sentencepiece_tokenizer(model)
         registered += [each.piece for each in model.pieces if each.type == CONTROL]

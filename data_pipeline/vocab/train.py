@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import sentencepiece
 import tokenizers
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.read.cleaning import CleaningOptions, clean_documents
 from data_pipeline.read.documents import Source, read_equal_shares
 from data_pipeline.read.options import TextOptions

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.vocab import byte_level, sentencepiece_rules
-from data_pipeline.vocab.sentencepiece_model import BYTE_PIECE, WORD_START
+from data_pipeline.vocab import byte_level
+from data_pipeline.vocab.sentencepiece_model import BYTE_PIECE, NO_RULES, RECORDED, WORD_START
 from data_pipeline.vocab.template import Template
 
 WORDPIECE, SENTENCEPIECE, BYTE_LEVEL = "wordpiece", "sentencepiece", "byte_level"
@@ -76,7 +76,7 @@ class Vocabulary:
     encode_aligned: EncodeAligned
     continuation_mark: str = "##"  # WORDPIECE, and some OF_WORDS, have one
     end_mark: str = ""  # ends the last piece of a word, as </w>; some OF_WORDS have one
-    sentencepiece_rules: str = sentencepiece_rules.NONE  # one of CHOICES; only a MODEL has others
+    sentencepiece_rules: str = NO_RULES  # one of CHOICES; only a MODEL has others
     adds_space_before: bool = False  # the first piece of a text begins with the mark of a space
     max_word_chars: int = 0  # WORDPIECE: a longer word is unknown; 0: none is too long
 
@@ -109,7 +109,7 @@ class Vocabulary:
     def recorded_rules(self) -> dict[str, Any]:
         """Return what `load_recorded` needs in addition to the file, for manifests and records."""
         named = self.sentencepiece_rules
-        others = {} if named == sentencepiece_rules.NONE else {sentencepiece_rules.RECORDED: named}
+        others = {} if named == NO_RULES else {RECORDED: named}
         return {"lowercase": self.lowercase, **others}
 
     def pieces(self) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tokenizers
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 # Longer words become [UNK]. Source: tokenization.py@eedf5716ce, max_input_chars_per_word=200.
 MAX_WORD_CHARS = 200

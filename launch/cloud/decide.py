@@ -10,7 +10,7 @@ import dataclasses
 from .run import Answer
 from .text import MAX_TEXT
 
-# Codes of bert_jax/runtime/exit_codes.py after which the same command would end the same way.
+# Codes of data_pipeline/cli/main.py after which the same command would end the same way.
 FINAL_CODES = (2, 3)
 # Looks in a row that miss a slice which the supervisor did not delete, that do not reach all
 # workers, or that find training on some workers only.

@@ -7,7 +7,7 @@ from benchmarks.records import __main__ as records
 from benchmarks.records import masked_tokens
 from bert_jax.interop import load, pretrained
 from bert_jax.logging.console import Screen
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.store import Split
 from tests.bert_jax import small_checkpoints
 

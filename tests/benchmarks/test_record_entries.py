@@ -14,8 +14,7 @@ from bert_jax.config import Config, StoreFacts, resolve, settings_from
 from configs import quickstart
 from data_pipeline import python_docs
 from data_pipeline.cli.terminal import make_console
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused, small_files
 
 MARKS = [str(step) for step in (0, 20, *range(100, 1201, 100), 1240)]
 TRACE = trace.Trace(

@@ -21,7 +21,7 @@ from benchmarks import (
 from benchmarks.parity_runs import report
 from benchmarks.parity_runs.pairs import Case
 from benchmarks.step import side_by_side
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from tests.docs import pages
 
 ROWS = [

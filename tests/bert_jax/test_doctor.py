@@ -20,7 +20,7 @@ from bert_jax.model import attention
 from bert_jax.model.attention import verify
 from bert_jax.parallel import chips, mesh
 from bert_jax.runtime import startup
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from tests.bert_jax import joined
 
 TINY = ModelConfig(
@@ -182,7 +182,7 @@ def test_a_host_feeds_the_rows_that_its_devices_hold(monkeypatch):
 ONE_FAILS = """
 import sys
 from bert_jax import doctor
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 address, count, number = sys.argv[1:]
 
 def fail(config, screen):

@@ -10,7 +10,7 @@ import sys
 from data_pipeline.build import main
 from data_pipeline.io.atomic import WORKING
 from data_pipeline.store import open_store
-from data_pipeline.store.writer import hash_file
+from data_pipeline.store.reader import hash_file
 
 OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"}
 

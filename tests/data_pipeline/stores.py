@@ -10,7 +10,8 @@ from data_pipeline.corpus.lost_characters import record_lost_characters
 from data_pipeline.read.cleaning import Changed, CleaningOptions, Counted, Dropped
 from data_pipeline.read.options import TextOptions
 from data_pipeline.store import FORMAT, FORMAT_VERSION, HELDOUT, MANIFEST, TRAIN
-from data_pipeline.store.writer import SplitWriter, compute_digest, describe_arrays, hash_file
+from data_pipeline.store.reader import compute_digest, hash_file
+from data_pipeline.store.writer import SplitWriter, describe_arrays
 from tests.data_pipeline.corpora import Document
 from tests.data_pipeline.encoded import SPECIALS
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from bert_jax.runtime.exit_codes import BAD_NUMBERS
+from data_pipeline.cli.main import BAD_NUMBERS
 from tests.faults.runs import HOOKS, TINY, lines_of, saved_steps, training
 
 pytestmark = pytest.mark.long

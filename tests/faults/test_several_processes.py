@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from bert_jax.runtime.exit_codes import FAILED, STUCK
-from data_pipeline.cli.main import BY_SIGNAL, REFUSED
+from data_pipeline.cli.main import BY_SIGNAL, FAILED, REFUSED, STUCK
 from tests.faults.runs import HOOKS, TINY, last_step, lines_of, saved_steps, training
 
 HEARTBEAT_SECS = 10

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from bert_jax.interop import load, pretrained
-from bert_jax.runtime import exit_codes
+from data_pipeline.cli.main import BAD_NUMBERS, DONE, REFUSED
 from tests.faults.runs import ROOT, environment, free_port, last_step, lines_of, training
 from tests.launch.scripts import LAUNCH, call, wait_for, write_command
 
 PROCESSES, LIMIT_SECS = 3, 900
 RESTARTED = (1, 86, 129, 130, 134, 137, 143)
-FINAL = (exit_codes.DONE, exit_codes.REFUSED, exit_codes.BAD_NUMBERS)
+FINAL = (DONE, REFUSED, BAD_NUMBERS)
 CODES = [(code, code in RESTARTED) for code in (*FINAL, *RESTARTED)]
 NO_COMMAND = [(126, False), (127, False)]
 CONFIG = ROOT / "tests" / "faults" / "one_phase.py"

@@ -7,7 +7,7 @@ import re
 import jsonschema
 import pytest
 
-from bert_jax.runtime import exit_codes
+from data_pipeline.cli.main import BAD_NUMBERS, REFUSED
 from launch.cloud import gke
 from tests.launch.conftest import GOLDEN
 from tests.launch.scripts import make_job
@@ -68,7 +68,7 @@ def test_final_codes_end_it_preemptions_cost_no_restart_and_others_do(make):
         assert [rule["action"] for rule in policy["rules"] if is_match(rule)] == action
     job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
     codes, disruption = job["podFailurePolicy"]["rules"]
-    assert codes["onExitCodes"]["values"] == [exit_codes.REFUSED, exit_codes.BAD_NUMBERS]
+    assert codes["onExitCodes"]["values"] == [REFUSED, BAD_NUMBERS]
     assert disruption["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
     # Kubernetes takes a policy only for pods that end for good.
     assert (job["backoffLimit"], job["template"]["spec"]["restartPolicy"]) == (0, "Never")

@@ -322,7 +322,7 @@ _MODEL = (
     ),
     (
         RULE,
-        "model/disentangled.py",
+        "model/relative.py",
         "score_keys(k_BSHK, self.query or query, rows_M)",
         "score_keys(k_BSHK, self.query or query, rows_M[::-1])",
         "model/test_disentangled.py::test_terms_are_products_with_the_distance_between_query_and_key",
@@ -343,7 +343,7 @@ _MODEL = (
     ),
     (
         RULE,
-        "model/disentangled.py",
+        "model/relative.py",
         "np.float32(near - 1)) + near",
         "np.float32(near)) + near",
         "model/test_disentangled.py::test_distances_have_the_buckets_of_transformers",
@@ -357,7 +357,7 @@ _MODEL = (
     ),
     (
         RULE,
-        "model/losses.py",
+        "model/heads.py",
         "jnp.where(ids_V < vocab_size,",
         "jnp.where(ids_V <= vocab_size,",
         "model/test_losses.py::test_rows_past_the_vocabulary_have_no_weight",

@@ -281,7 +281,7 @@ _STORE = (
     ),
     (
         WIRING,
-        "store/writer.py",
+        "store/reader.py",
         '[*lines, f"vocabulary {vocabulary_sha256}\\n"]',
         "lines",
         "store/test_reader.py::test_the_digest_follows_every_array_and_the_vocabulary",

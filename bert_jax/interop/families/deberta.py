@@ -21,8 +21,7 @@ from bert_jax.interop.model_json import (
     check_values,
     read_choice,
 )
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused, small_files
 
 _SETTINGS = Settings(
     HIDDEN_ACT,

@@ -11,7 +11,7 @@ from bert_jax.config.model_schema import OF_HEADS
 from bert_jax.interop.model_json import JsonObject, Settings
 from bert_jax.interop.tensor_names import TensorName
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 # Our activation functions by their names in a config.json.
 ACTS = {

@@ -11,7 +11,7 @@ from typing import Any
 from bert_jax.config import MODERNBERT, ModelConfig
 from bert_jax.interop.families.family import ACTS, Family, Names
 from bert_jax.interop.model_json import JsonObject, Settings
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 # Field of ModelConfig -> setting of config.json.
 _NUMBERS = {

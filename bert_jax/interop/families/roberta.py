@@ -12,8 +12,7 @@ from bert_jax.config import ModelConfig
 from bert_jax.interop.families import bert
 from bert_jax.interop.families.family import ROW_HEAD_NAMES, Family
 from bert_jax.interop.model_json import JsonObject
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused, small_files
 from data_pipeline.vocab import SENTENCEPIECE
 
 _PAD_ID = 1  # the published models', and the only one that is written

@@ -24,7 +24,7 @@ from bert_jax.lab.baselines.settings import COVE, CoVe
 from bert_jax.logging.console import Screen
 from bert_jax.model import ops
 from bert_jax.tasks.files import split_rows
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.labeled.rows import (
     EncodedRows,
     ExampleStream,

@@ -27,8 +27,8 @@ from bert_jax.lab.baselines.vectors import Encoder, open_layers
 from bert_jax.logging.console import Screen
 from bert_jax.tasks.ner import task as ner
 from bert_jax.tasks.task import Scores, Task
+from data_pipeline.io import Refused
 from data_pipeline.io.atomic import write_json
-from data_pipeline.io.refused import Refused
 from data_pipeline.labeled.rows import EncodedRows, ExampleStream, choose_seq_len
 
 # Table 7 of the paper: the layers (as --layers of features.py) and whether they are concatenated.

@@ -27,8 +27,8 @@ from bert_jax.logging.console import Screen, duration
 from bert_jax.logging.metrics_writer import PREDICTIONS
 from bert_jax.tasks.registry import open_task
 from bert_jax.tasks.task import CLASSIFY, REGRESS, TAG, Task, write_splits
+from data_pipeline.io import Refused
 from data_pipeline.io.atomic import write_json
-from data_pipeline.io.refused import Refused
 from data_pipeline.labeled.rows import EncodedRows
 from data_pipeline.vocab.template import Template
 

@@ -22,15 +22,14 @@ import optax
 from bert_jax.lab.baselines.settings import BASELINES, BiLM, CoVe
 from bert_jax.lab.runs import claim_folder
 from bert_jax.logging.console import Screen
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.atomic import write_file, write_json
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.labeled.rows import EncodedRows, make_plain_rows
 from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import TEXT, Split, Store, open_store
 from data_pipeline.vocab import Vocabulary, load_recorded
-from data_pipeline.vocab.sentencepiece_rules import RECORDED
+from data_pipeline.vocab.sentencepiece_model import RECORDED
 
 RECORD, STATE, SUMMARY = "baseline.json", "state.npz", "summary.json"
 _SAVE_SECS = 60.0

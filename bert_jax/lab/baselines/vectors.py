@@ -19,8 +19,7 @@ from bert_jax.lab.baselines import bilm, cove, skipgram, training
 from bert_jax.lab.baselines.settings import BERT, BILM, COUNTS, COVE, ELMO, SKIPGRAM, TAGLM
 from bert_jax.lab.baselines.training import digest_arrays, read_baseline
 from bert_jax.model.bert import Heads
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.small_files import parse_record
 from data_pipeline.labeled.rows import EncodedRows, batch_by_length
 from data_pipeline.store import open_store

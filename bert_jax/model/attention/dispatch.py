@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from bert_jax.config import ModelConfig
 from bert_jax.model.attention import blocks, cudnn, flash, tpu_kernel
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 # blocks.py is plain JAX: all scores of a row at once, or blocks of a long row; tpu_kernel.py is a
 # TPU kernel for short rows, flash.py one for long rows, windows and rotary positions; cudnn.py

@@ -30,8 +30,8 @@ from bert_jax.tasks.glue.specs import (
 from bert_jax.tasks.labels import read_number
 from bert_jax.tasks.metrics import MATTHEWS, make_constant_logits, score_logits
 from bert_jax.tasks.task import CLASSIFY, REGRESS, Example, Scores, Task
+from data_pipeline.io import Refused
 from data_pipeline.io.address import expand_home
-from data_pipeline.io.refused import Refused
 from data_pipeline.read.tfds import open_builder
 from data_pipeline.vocab import Vocabulary
 

@@ -20,7 +20,7 @@ from bert_jax.tasks.ner.conlleval import (
     split_tag,
     to_iob2,
 )
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 _DOCUMENT = "-DOCSTART-"
 _TAG = re.compile("O|[BIESLU]-.+")

@@ -12,8 +12,8 @@ from bert_jax.tasks import predicting
 from bert_jax.tasks.ner import data, task
 from bert_jax.tasks.ner.data import Sentence
 from bert_jax.tasks.predicting import ComputeLogits, PredictRequest
+from data_pipeline.io import Refused
 from data_pipeline.io.atomic import new_file
-from data_pipeline.io.refused import Refused
 
 ENDINGS = (".conll", ".txt", ".tsv")
 _PIECE_SENTENCES = 1024

@@ -19,7 +19,7 @@ from bert_jax.tasks.ner import data
 from bert_jax.tasks.ner.conlleval import OUTSIDE, EntityScore, score_entities
 from bert_jax.tasks.ner.data import Sentence, TaggedFile
 from bert_jax.tasks.task import TAG, Example, Scores, Task
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.io.small_files import list_names
 from data_pipeline.labeled.framing import FramedRow, frame
 from data_pipeline.labeled.rows import EncodedRows, build_rows

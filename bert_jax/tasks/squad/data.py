@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from data_pipeline.io import small_files
+from data_pipeline.io import Refused, small_files
 from data_pipeline.io.compression import decompress
-from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.tasks.squad.data import SquadQuestion, read_json_object, read_squad
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 _find_articles = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -22,8 +22,8 @@ from bert_jax.tasks.squad.data import (
 )
 from bert_jax.tasks.squad.windows import SquadWindows, make_windows
 from bert_jax.tasks.task import SPAN, THRESHOLD, THRESHOLD_FILE, Example, Scores, Task
+from data_pipeline.io import Refused
 from data_pipeline.io.address import expand_home
-from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary
 
 _find_sentences = re.compile(r".*?[.!?](?=\s|$)|.+", re.DOTALL).findall

@@ -1,14 +1,13 @@
 """Define objectives: functions from a batch and a bound model to weighted sums.
 
 An objective returns sums. train_step/step.py adds sums and weights over micro-batches and devices
-and divides once: the loss is the sum over terms of scale * loss_sum / weight. Each objective is a
-file. Read objective (the interface), then mlm_nsp, causal, permutation, rtd, distillation and
-relation_distillation.
+and divides once: the loss is the sum over terms of scale * loss_sum / weight. Read objective (the
+interface), then mlm_nsp, causal, permutation, rtd and distillation (of predictions, of relations).
 """
 
 from bert_jax.config import Config
 from bert_jax.train_step.objectives.causal import CAUSAL
-from bert_jax.train_step.objectives.distillation import DISTILLATION
+from bert_jax.train_step.objectives.distillation import DISTILLATION, RELATION_DISTILLATION
 from bert_jax.train_step.objectives.mlm_nsp import MLM, MLM_NSP
 from bert_jax.train_step.objectives.objective import (
     MIN_WEIGHT,
@@ -21,9 +20,8 @@ from bert_jax.train_step.objectives.objective import (
     sum_term,
 )
 from bert_jax.train_step.objectives.permutation import PERMUTATION
-from bert_jax.train_step.objectives.relation_distillation import RELATION_DISTILLATION
 from bert_jax.train_step.objectives.rtd import RTD
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 OBJECTIVES: dict[str, Objective] = {
     "mlm_nsp": MLM_NSP,

@@ -10,7 +10,7 @@ from bert_jax.config import Config
 from bert_jax.model.attention import Visible, hide_other_examples, hide_padding
 from bert_jax.model.bert import PRETRAINING, Bert, EncoderRows, Heads
 from bert_jax.model.dropout import Dropout
-from bert_jax.model.losses import Losses, cross_entropy
+from bert_jax.model.heads import Losses, cross_entropy
 
 Batch = Mapping[str, jax.Array]
 MIN_WEIGHT = 1e-5  # divides the loss of a batch without predictions, so that it is 0

@@ -19,7 +19,7 @@ from bert_jax.planning.fit import fit_ladder
 from bert_jax.runtime import cli, workdir_lock
 from bert_jax.runtime.run_record import FILE
 from bert_jax.trainer import feed
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.store import EXAMPLES, open_store
 from tests.bert_jax.small_runs import compiled_programs_kept_in
 from tests.bert_jax.tiny_models import build_store

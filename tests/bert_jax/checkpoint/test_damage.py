@@ -16,7 +16,7 @@ from bert_jax.checkpoint import arrays, directory, reader
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
 from bert_jax.train_step import state
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from tests.bert_jax.checkpoint.states import draw_state
 from tests.bert_jax.tiny_models import SMALL, setting
 from tests.damages import empty, flip_a_bit

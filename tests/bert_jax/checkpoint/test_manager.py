@@ -20,7 +20,7 @@ from bert_jax.checkpoint.directory import check_space
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig, OptimConfig
 from bert_jax.train_step import state
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from tests.bert_jax.checkpoint.states import draw_state
 from tests.bert_jax.tiny_models import SMALL, setting
 

@@ -18,7 +18,7 @@ from bert_jax.finetuning.prune import choose_neurons, keep_neurons, score_neuron
 from bert_jax.interop import export, load
 from bert_jax.parallel.mesh import check_divides
 from bert_jax.train_step.objectives import Objective, Term, encode_batch
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from tests.bert_jax.finetuning.test_setup import build, config, lines, run, run_until_cut_off
 from tests.bert_jax.tiny_models import CONFIG, MODEL, random_batch, setting
 from tests.bert_jax.train_step.gradients import draw, on_mesh

@@ -31,7 +31,7 @@ from bert_jax.runtime.workdir import open_local_workdir
 from bert_jax.tasks.registry import open_task
 from bert_jax.train_step.objectives import Term
 from bert_jax.trainer import loop
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.spec.schema import GOOGLE, TRANSFORMERS
 from tests.bert_jax.small_checkpoints import tensors, write
 from tests.bert_jax.tasks.glue_layouts import small_vocabulary, write_glue

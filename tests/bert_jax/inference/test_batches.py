@@ -16,7 +16,7 @@ from bert_jax.logging.console import Screen
 from bert_jax.model.attention import Visible, hide_padding
 from bert_jax.model.bert import EncoderRows
 from bert_jax.parallel import mesh
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.labeled.rows import build_rows
 from tests.bert_jax.tiny_models import SMALL, VOCAB, setting
 from tests.bert_jax.train_step.gradients import draw, on_mesh

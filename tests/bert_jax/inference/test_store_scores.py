@@ -13,7 +13,7 @@ from bert_jax.logging.console import Screen
 from bert_jax.runtime import run_record
 from bert_jax.trainer.feed import open_store
 from data_pipeline import export_tfrecord, import_tfrecord
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.small_checkpoints import tensors, write
 from tests.bert_jax.tiny_models import config_and_data

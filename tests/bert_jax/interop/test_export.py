@@ -24,7 +24,7 @@ from bert_jax.logging.console import Screen
 from bert_jax.model import bert
 from bert_jax.runtime import run_record
 from bert_jax.tasks.task_layer import TaskLayer
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.small_checkpoints import PIECES, SIZES, tensors, write
 from tests.data_pipeline.encoded import train_model

@@ -24,7 +24,7 @@ from bert_jax.train_step import step
 from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, Objective, encode_batch
 from bert_jax.train_step.objectives.objective import fill_masked
 from bert_jax.train_step.objectives.rtd import sum_detections
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from tests.bert_jax.interop.golden_models import (
     assert_comes_back,
     make_mesh,

@@ -14,7 +14,7 @@ import pytest
 
 from bert_jax.inference import sentence_modules
 from bert_jax.interop import hub, load
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from tests.bert_jax import small_checkpoints
 from tests.faults.runs import ROOT
 

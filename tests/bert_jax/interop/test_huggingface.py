@@ -14,7 +14,7 @@ from bert_jax.interop import huggingface, load
 from bert_jax.interop.families import FAMILIES, find_family
 from bert_jax.tasks import task_layer
 from bert_jax.tasks.task import REGRESS
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from tests.bert_jax.small_checkpoints import PIECES, read, tensors, write
 
 KERNEL = "encoder.layer.1.attention.self.key.weight"

@@ -18,7 +18,7 @@ from bert_jax.interop import export, huggingface, load, model_card
 from bert_jax.interop.pretrained import place_model
 from bert_jax.tasks.encode import encode_texts
 from bert_jax.tasks.task import CLASSIFY
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.labeled.rows import EncodedRows, join_rows
 from data_pipeline.spec.schema import GOOGLE, TRANSFORMERS
 from data_pipeline.vocab.template import make_bert_template, make_xlnet_template

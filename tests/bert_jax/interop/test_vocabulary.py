@@ -12,7 +12,7 @@ import tokenizers
 
 from bert_jax.interop import vocabulary
 from bert_jax.runtime import run_record
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.offsets import PieceAligner
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json, write_tokenizer_json

@@ -30,7 +30,7 @@ from bert_jax.interop.warm_start import fit_vocabulary
 from bert_jax.model import bert
 from bert_jax.trainer import loop
 from bert_jax.trainer.setup import build_setup
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.vocab import BYTE_LEVEL, load_vocabulary
 from tests.bert_jax import small_checkpoints

@@ -19,7 +19,7 @@ from bert_jax.lab.grid import (
     read_outcome,
 )
 from bert_jax.logging.console import Screen
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 
 # Stands in for fine-tuning: the accuracy is 0.4 + 1000 rates + a hundredth of the seed.
 RUN = """

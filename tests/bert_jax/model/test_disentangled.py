@@ -16,7 +16,7 @@ import pytest
 from bert_jax.config import ComputeConfig
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import EncoderRows
-from bert_jax.model.disentangled import number_distances
+from bert_jax.model.relative import number_distances
 from bert_jax.parallel import mesh
 from bert_jax.train_step.objectives import MLM, RTD
 from tests.bert_jax.model.test_ops import norm_numpy

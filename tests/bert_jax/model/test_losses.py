@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.losses import compute_word_logits, cross_entropy, word_cross_entropy
+from bert_jax.model.heads import compute_word_logits, cross_entropy, word_cross_entropy
 from bert_jax.parallel import mesh
 from tests.bert_jax.model.test_ops import numeric_gradient
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bert_jax.parallel import processes
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from tests.bert_jax import joined
 
 AGREE = """

@@ -13,8 +13,7 @@ import pytest
 from bert_jax.config import Config, overrides
 from bert_jax.runtime import cli
 from data_pipeline.cli.flags import Command, flag
-from data_pipeline.io import errors
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused, errors
 from tests.faults.runs import ROOT
 
 

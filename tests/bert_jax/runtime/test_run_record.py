@@ -18,8 +18,7 @@ from bert_jax.config import (
 from bert_jax.runtime import resume, run_record
 from bert_jax.runtime.run_record import Change
 from bert_jax.runtime.workdir import Workdir, open_local_workdir
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused, small_files
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.tiny_models import config_and_data, resolved, with_setting
 from tests.damages import edit_json

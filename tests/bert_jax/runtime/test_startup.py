@@ -14,7 +14,7 @@ from jax._src import clusters
 from bert_jax.runtime import startup
 from bert_jax.runtime.code_version import code_version, git_commit, source_digest
 from bert_jax.runtime.startup import ProcessStart, Rank
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from tests.bert_jax import joined
 from tests.launch.scripts import git
 

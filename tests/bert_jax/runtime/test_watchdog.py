@@ -12,9 +12,9 @@ import pytest
 from bert_jax.config import HostsConfig
 from bert_jax.logging.console import Screen
 from bert_jax.parallel import processes
-from bert_jax.runtime.exit_codes import FAILED, STUCK
 from bert_jax.runtime.goodput import Ledger
 from bert_jax.runtime.watchdog import Watchdog, Work
+from data_pipeline.cli.main import FAILED, STUCK
 from tests.bert_jax import joined
 
 WATCHED = """

@@ -18,8 +18,8 @@ from bert_jax.runtime.workdir import (
     open_local_workdir,
     open_workdir,
 )
+from data_pipeline.io import Refused
 from data_pipeline.io.bucket import Bucket
-from data_pipeline.io.refused import Refused
 from tests.bert_jax import joined
 
 RUN = "memory://runs/mine"

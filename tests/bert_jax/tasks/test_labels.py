@@ -13,7 +13,7 @@ from bert_jax.tasks.files import read_column_names, read_columns, refuse_quoted
 from bert_jax.tasks.labels import check_labels, fold_text, is_header
 from bert_jax.tasks.predict_table import TablePredictor
 from bert_jax.tasks.task import CLASSIFY
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from tests.bert_jax.tasks.test_damaged_inputs import predictor
 
 CAFE = "caf\u00e9"

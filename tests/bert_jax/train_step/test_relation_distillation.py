@@ -10,7 +10,7 @@ import pytest
 from bert_jax.config import DistillConfig
 from bert_jax.model.bert import Heads
 from bert_jax.parallel import mesh
-from bert_jax.train_step.objectives.relation_distillation import make_relation_distillation
+from bert_jax.train_step.objectives.distillation import make_relation_distillation
 from tests.bert_jax.tiny_models import CONFIG, setting
 from tests.bert_jax.train_step import test_distillation
 from tests.bert_jax.train_step.gradients import (

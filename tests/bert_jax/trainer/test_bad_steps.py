@@ -20,7 +20,7 @@ from bert_jax.trainer.compile import Programs
 from bert_jax.trainer.feed import StoreFeed
 from bert_jax.trainer.readings import Progress
 from bert_jax.verify_resume import compare_runs
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from tests.bert_jax.small_runs import (
     assert_stops_change_nothing,
     compiled_once,

@@ -17,7 +17,7 @@ from bert_jax.trainer import fresh_start, loop
 from bert_jax.trainer.fresh_start import parse_trunk
 from bert_jax.trainer.setup import build_setup
 from bert_jax.verify_resume import compare_runs
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from tests.bert_jax.small_runs import LOGGED_OFTEN, compiled_once, small_config, train, whole
 
 __all__ = ["compiled_once", "whole"]  # fixtures

@@ -23,9 +23,9 @@ from bert_jax.train_step.objectives import MLM_NSP
 from bert_jax.trainer import data_check, feed, heldout, loop
 from bert_jax.trainer.data_check import DataCheck
 from data_pipeline import store as store_lib
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.store import writer
+from data_pipeline.store import reader
 from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.small_runs import small_config, train
 from tests.bert_jax.tiny_models import MODEL, resolved
@@ -172,7 +172,7 @@ def checked(store, workdir):
 
 def test_a_whole_store_is_read_once_for_a_workdir(store, tmp_path, monkeypatch):
     assert checked(store, tmp_path / "run") == ""
-    monkeypatch.setattr(writer, "verify", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(reader, "verify", lambda *_: pytest.fail("read again"))
     assert checked(store, tmp_path / "run") == ""
 
 
@@ -192,7 +192,7 @@ def test_a_flipped_bit_stops_the_run_whatever_was_found_before(store, tmp_path, 
 @pytest.mark.slow
 def test_it_ends_with_the_run_and_gives_way_to_the_steps(store, tmp_path, monkeypatch):
     monkeypatch.setattr(data_check, "BYTES_PER_SEC", 1.0)
-    monkeypatch.setattr(writer, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(reader, "_BLOCK_BYTES", 1)
     found = []
     advance = DataCheck._advance
 
@@ -231,11 +231,11 @@ def as_one_of_two(monkeypatch, theirs, number):
 def test_a_process_reads_its_own_copy_and_its_part_of_a_shared_one(
     store, tmp_path, monkeypatch, number
 ):
-    everything = set(writer.list_verified_files(store, store_lib.open_store(store).manifest))
+    everything = set(reader.list_verified_files(store, store_lib.open_store(store).manifest))
     parts = {}
     for name, theirs in (("own", {}), ("shared", None)):
         as_one_of_two(monkeypatch, theirs, number)
-        monkeypatch.setattr(writer, "verify", lambda *of, n=name: parts.setdefault(n, of[3]))
+        monkeypatch.setattr(reader, "verify", lambda *of, n=name: parts.setdefault(n, of[3]))
         monkeypatch.setattr(data_check.processes, "read_posts", lambda topic: {1: "verified"})
         (tmp_path / name).mkdir()
         check = begin_check(store, tmp_path / name)

@@ -18,7 +18,7 @@ from bert_jax.runtime import run_record
 from bert_jax.runtime.workdir import Workdir, open_local_workdir
 from bert_jax.trainer import fresh_start, loop
 from bert_jax.trainer import setup as setup_lib
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.io.small_files import DamagedFile
 from tests.bert_jax.checkpoint.test_manager import fill_disk
 from tests.bert_jax.small_runs import begun, prepare

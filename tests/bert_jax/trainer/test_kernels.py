@@ -15,7 +15,7 @@ from bert_jax.model.attention.verify import KernelCheck
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import run_record
 from bert_jax.trainer import compile
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from tests.bert_jax.small_runs import prepare, small_config
 
 pytestmark = pytest.mark.usefixtures("kernels_on_the_cpu")

@@ -12,7 +12,7 @@ from bert_jax.interop import vocabulary as checkpoint_vocabulary
 from bert_jax.runtime import run_record
 from bert_jax.train_step import state
 from bert_jax.trainer.feed import open_store
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.small_checkpoints import PIECES, tensors, write
 from tests.bert_jax.small_runs import prepare

@@ -15,9 +15,9 @@ import pytest
 
 from data_pipeline.cli import main
 from data_pipeline.cli.main import describe_os_error, find_python, run_main
+from data_pipeline.io import Refused
 from data_pipeline.io.address import make_install_command
 from data_pipeline.io.errors import explain
-from data_pipeline.io.refused import Refused
 from tests.data_pipeline.cli.no_flags import COMMAND
 from tests.faults.runs import ROOT
 

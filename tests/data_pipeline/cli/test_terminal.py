@@ -19,7 +19,7 @@ from data_pipeline.cli.terminal import (
     print_paragraph,
     wrap_command,
 )
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from tests.data_pipeline.cli.no_flags import COMMAND
 
 

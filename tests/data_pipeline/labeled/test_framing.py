@@ -5,7 +5,7 @@ import itertools
 import pytest
 import tokenizers
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.labeled.framing import frame, truncate_pair
 from data_pipeline.labeled.rows import build_rows
 from data_pipeline.spec.schema import TRANSFORMERS

@@ -9,7 +9,7 @@ import types
 import numpy as np
 import pytest
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.labeled import lines as sentence_lines
 from data_pipeline.labeled.lines import LineCounts, check_lines, group_rows, open_lines
 from data_pipeline.read import lines as read_lines

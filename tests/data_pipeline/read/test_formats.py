@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.read import documents
 from data_pipeline.read.documents import read_documents, read_sources
 from data_pipeline.read.options import TextOptions

@@ -8,8 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
-from data_pipeline.io import address
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused, address
 from data_pipeline.read.documents import read_documents
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sources import find_sources

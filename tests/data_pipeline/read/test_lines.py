@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.read import lines
 from data_pipeline.read.lines import read_lines
 

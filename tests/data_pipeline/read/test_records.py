@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.read import documents, lines, records
 from data_pipeline.read.documents import check_source, read_documents
 from data_pipeline.read.options import TextOptions

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.read.wiki import read_articles
 
 

@@ -14,7 +14,7 @@ from data_pipeline.io import atomic
 from data_pipeline.sampling.walks import find_walk_facts
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import open_store, read_manifest
-from data_pipeline.store.writer import verify
+from data_pipeline.store.reader import verify
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.wordpiece import MAX_PIECES
 from tests.damages import (

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from data_pipeline.store import read_manifest
-from data_pipeline.store.writer import SplitWriter, count_bytes, list_verified_files, verify
+from data_pipeline.store.reader import count_bytes, list_verified_files, verify
+from data_pipeline.store.writer import SplitWriter
 from tests.data_pipeline.stores import random_documents, write_store
 
 FILES = [

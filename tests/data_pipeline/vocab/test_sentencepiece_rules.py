@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipeline import build
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.store import open_store
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.offsets import PieceAligner

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 
 from data_pipeline.corpus.lost_characters import LostCharacters
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.sampling.stream import open_examples
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.vocab import load_vocabulary, tokenizer_file

@@ -10,7 +10,7 @@ import pytest
 import sentencepiece
 import tokenizers
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.vocab import TOKENIZER_JSON, Vocabulary, load_vocabulary, tokenizer_json
 from data_pipeline.vocab import sentencepiece_model as models
 from data_pipeline.vocab.byte_level import train_byte_level

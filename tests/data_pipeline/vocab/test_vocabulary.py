@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
 from data_pipeline.vocab.train import train_sentencepiece

@@ -13,7 +13,7 @@ from scipy import special
 from bert_jax.inference.hidden_states import VECTORS
 from bert_jax.lab.baselines import cove, skipgram, training, vectors
 from bert_jax.lab.baselines.settings import CoVe
-from data_pipeline.io.refused import Refused
+from data_pipeline.io import Refused
 from data_pipeline.labeled.rows import build_rows, make_plain_rows
 from data_pipeline.store import open_store
 from tests.bert_jax.lab.baselines.test_bilstm import by_hand, draw
