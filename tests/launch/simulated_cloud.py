@@ -7,6 +7,7 @@ may be missing, ten minutes old, said twice, or hostile, until the hour from whi
 
 import bisect
 import datetime
+import functools
 import json
 import random
 import re
@@ -51,10 +52,12 @@ QUESTIONS = {
     **dict.fromkeys(("tpu-vm describe", "list-instances", "get jobs "), "node"),
     **{"--status": "workers", "/records/*": "workers", "/commit_success.txt": "saved"},
 }
+KINDS, ASKED = REQUESTS | QUESTIONS, frozenset(QUESTIONS.values())
 # The name of a slice, in the words of a command or in the manifest that it reads.
 NAME = re.compile(r'(?: |"name": ")(my-tpu[\w-]*)')
 
 
+@functools.lru_cache
 def rfc3339(time: float) -> str:
     return datetime.datetime.fromtimestamp(time, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
@@ -128,11 +131,11 @@ class Cloud:
             return self.answer_lock(command)
         if "value(description)" in line:  # what a group is made of has its label
             return Answer(0, f"launched_by={self.label}\n")
-        for words, what in (REQUESTS | QUESTIONS).items():
+        for words, what in KINDS.items():
             if words not in line:
                 continue
             is_known = name in ("", self.name if what in ("delete", "slice") else self.node_name)
-            if what in QUESTIONS.values():
+            if what in ASKED:
                 return self.answer_question(what, command.words[0], is_known)
             if what == "create":
                 node_name = line.partition("--node-id=")[2].partition(" ")[0]

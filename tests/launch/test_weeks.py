@@ -25,6 +25,7 @@ pytestmark = pytest.mark.slow
 
 SEEDS = range(int(os.environ.get("LAUNCH_WEEKS", 102)))
 NAMES = tuple(ROADS)
+IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # events and locks, at each look
 USD_PER_HOUR = 10.0
 # A run that may go on ends within its length and this: a look that finds it lost, a hang that is
 # seen, a deletion, a look, a new slice, a try, and the work since the last save.
@@ -52,8 +53,9 @@ def live(seed: int, road: str, decides: Callable = decide) -> Week:
         end.enter_context(contextlib.redirect_stdout(io.StringIO()))
         end.enter_context(mock.patch.object(watch, "time", cloud.clock(lambda secs: None)))
         end.enter_context(mock.patch.object(module, "decide", decides))
-        end.enter_context(mock.patch.object(watch, "write_state"))
-        folder = pathlib.Path(end.enter_context(tempfile.TemporaryDirectory()))
+        end.enter_context(mock.patch.object(watch, "write_state", lambda path, state: None))
+        end.enter_context(mock.patch.object(os, "fsync", lambda file: None))
+        folder = pathlib.Path(end.enter_context(tempfile.TemporaryDirectory(dir=IN_MEMORY)))
         return live_in(folder, cloud, rules)
 
 
