@@ -12,7 +12,7 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -126,81 +126,30 @@ def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: b
         without a token, or pieces that begin with a mark that no rule writes.
     """
     tokenizer = open_tokenizer(path, data)
-    model = type(tokenizer.model).__name__
-    id_of = tokenizer.get_vocab(with_added_tokens=True)
-    size = max(id_of.values(), default=-1) + 1
-    if size > MAX_PIECES:
-        raise Refused(f"--vocab is {path}, which has {size:,} ids; at most {MAX_PIECES:,}")
-    piece_of = {number: piece for piece, number in id_of.items()}
-    # A vocab.txt with a piece on two lines leaves an id without a piece, which no text encodes to.
-    if len(piece_of) < len(id_of) or (size - len(id_of)) * _MAX_GAPS > size:
-        raise Refused(
-            f"--vocab is {path}, whose {len(id_of)} pieces have {len(piece_of)} of the ids 0 to "
-            f"{size - 1}; each needs its own, with few gaps: copy the file again, or correct them"
-        )
-    pieces = tuple(piece_of.get(number, "") for number in range(size))
+    pieces = _read_pieces(tokenizer, path)
     # The file as the library writes it, with every default filled in.
     rules: dict[str, Any] = json.loads(tokenizer.to_str())
-    normalizers = flatten(rules["normalizer"], "normalizers")
-    splitters = flatten(rules["pre_tokenizer"], "pretokenizers")
-    has_bytes = "ByteLevel" in [step["type"] for step in (*normalizers, *splitters)]
-    kind = WORDPIECE if model == _WORDPIECE else BYTE_LEVEL if has_bytes else SENTENCEPIECE
-    mark = rules["model"].get("continuing_subword_prefix") or ""
-    unk_id = rules["model"].get("unk_id")
-    if model != _UNIGRAM and kind != BYTE_LEVEL:
-        unk_id = id_of.get(rules["model"]["unk_token"])
+    model = rules["model"]
+    kind, marks_words = _find_kind(tokenizer, rules, pieces, path)
+    id_of = tokenizer.get_vocab(with_added_tokens=True)
+    unk_id = model.get("unk_id")
+    if model["type"] != _UNIGRAM and kind != BYTE_LEVEL:
+        unk_id = id_of.get(model["unk_token"])
     unknown_id = {} if unk_id is None else {"unk": unk_id}
-    with _silence_stderr():
-        marks_words = _marks_words(tokenizer, kind, path)
-    is_wordpiece = kind == WORDPIECE
-    marks = ("##",) if is_wordpiece else (WORD_START, SPACE)
-    has_marked = has_bytes or any(piece.startswith(marks) for piece in pieces)
-    if not has_marked and not (mark if is_wordpiece else marks_words):
-        kind, marks_words = OF_WORDS.format(model), True
     _check_model(path, rules, kind, id_of, bool(unknown_id), marks_words)
-    template = read_template(rules, {"cls": 0}, path)
-    if template is not None and template.largest_id >= len(pieces):
-        raise Refused(
-            f"--vocab is {path}, whose post_processor puts the id {template.largest_id} around "
-            f"texts, and it has {len(pieces):,} pieces; copy it again, or correct those ids"
-        )
-    marked = {token["content"] for token in rules["added_tokens"] if token["special"]}
-    special_ids = find_special_ids(path, pieces, _find_ends(template) | unknown_id, marked)
-    if template is None:
-        template = make_bert_template(special_ids)
-    template = dataclasses.replace(template, cls_id=special_ids["cls"])
-    roles = {pieces[i] for i in special_ids.values()}
-    if reads_special_tokens:  # one that the file has as a piece alone too, as in transformers
-        registered = {token["content"] for token in rules["added_tokens"]}
-        tokenizer.add_special_tokens(sorted(roles - registered))
-    else:
-        tokenizer.encode_special_tokens = True  # not saved in the file
-        with _silence_stderr():
-            encode_text = make_encode_text(tokenizer, path)
-            spelled = [i for i in special_ids.values() if i in encode_text(pieces[i]).ids]
-        if spelled:  # a literal [SEP] in a text would end a sentence
-            unknown = pieces[special_ids["unk"]]
-            tokenizer = open_tokenizer(path, _hide_special(data, model, roles, unknown))
-            tokenizer.encode_special_tokens = True
+    special_ids, template = _find_special(path, rules, pieces, unknown_id)
+    tokenizer = _set_roles(tokenizer, path, data, pieces, special_ids, reads_special_tokens)
     # The template is read already; the processor adds nothing here, but a fifth of a word's time.
     tokenizer.post_processor = None
-    extra = [t for t in rules["added_tokens"] if not t["special"] and t["content"] not in roles]
     encode_text, normalize = make_encode_text(tokenizer, path), make_normalize(tokenizer, path)
     with _silence_stderr():
-        # A space before an added token may be a token of its own where one before "a" is ignored.
-        starts = ["a", *(token["content"] + "a" for token in extra)]
-        ignores_space = [encode_text(text).ids == encode_text(f" {text}").ids for text in starts]
         lowercase = "A" not in normalize("A")
         first_piece = (encode_text("a").tokens or [""])[0]
-    dtype = token_dtype(len(pieces))
-    whole = LibraryEncoder(encode_text, dtype)
-    encode: Encode = whole.encode
-    encode_documents: EncodeDocuments = whole.encode_documents
-    cut = None if reads_special_tokens else _find_cut(rules, extra)
-    if cut is not None and (all(ignores_space) or not ignores_space[0]):
-        encode = WordEncoder(encode_text, dtype, cut).encode
-        encode_documents = encode_sentences_alone(encode, has_spaces=not ignores_space[0])
-    end_mark = rules["model"].get("end_of_word_suffix") or ""
+    whole = LibraryEncoder(encode_text, token_dtype(len(pieces)))
+    roles = {pieces[i] for i in special_ids.values()}
+    encode, encode_documents = _cut_texts(whole, rules, roles, reads_special_tokens)
+    mark = model.get("continuing_subword_prefix") or ""
+    end_mark = model.get("end_of_word_suffix") or ""
     adds_space_before = first_piece.startswith((WORD_START, SPACE))
     return Vocabulary(
         kind=kind,
@@ -219,8 +168,110 @@ def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: b
         continuation_mark=mark,
         end_mark=end_mark,
         adds_space_before=adds_space_before,
-        max_word_chars=rules["model"].get("max_input_chars_per_word", 0),
+        max_word_chars=model.get("max_input_chars_per_word", 0),
     )
+
+
+def _read_pieces(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> tuple[str, ...]:
+    """Return the piece of each id, "" where an id has none."""
+    id_of = tokenizer.get_vocab(with_added_tokens=True)
+    size = max(id_of.values(), default=-1) + 1
+    if size > MAX_PIECES:
+        raise Refused(f"--vocab is {path}, which has {size:,} ids; at most {MAX_PIECES:,}")
+    piece_of = {number: piece for piece, number in id_of.items()}
+    # A vocab.txt with a piece on two lines leaves an id without a piece, which no text encodes to.
+    if len(piece_of) < len(id_of) or (size - len(id_of)) * _MAX_GAPS > size:
+        raise Refused(
+            f"--vocab is {path}, whose {len(id_of)} pieces have {len(piece_of)} of the ids 0 to "
+            f"{size - 1}; each needs its own, with few gaps: copy the file again, or correct them"
+        )
+    return tuple(piece_of.get(number, "") for number in range(size))
+
+
+def _find_kind(
+    tokenizer: tokenizers.Tokenizer,
+    rules: Mapping[str, Any],
+    pieces: Sequence[str],
+    path: pathlib.Path,
+) -> tuple[str, bool]:
+    """Return the kind of vocabulary, and whether its rules mark the space between two words."""
+    model = rules["model"]["type"]
+    normalizers = flatten(rules["normalizer"], "normalizers")
+    splitters = flatten(rules["pre_tokenizer"], "pretokenizers")
+    has_bytes = "ByteLevel" in [step["type"] for step in (*normalizers, *splitters)]
+    is_wordpiece = model == _WORDPIECE
+    kind = WORDPIECE if is_wordpiece else BYTE_LEVEL if has_bytes else SENTENCEPIECE
+    with _silence_stderr():
+        marks_words = _marks_words(tokenizer, kind, path)
+    marks = ("##",) if is_wordpiece else (WORD_START, SPACE)
+    has_marked = has_bytes or any(piece.startswith(marks) for piece in pieces)
+    has_rule = rules["model"].get("continuing_subword_prefix") if is_wordpiece else marks_words
+    return (kind, marks_words) if has_marked or has_rule else (OF_WORDS.format(model), True)
+
+
+def _find_special(
+    path: pathlib.Path,
+    rules: Mapping[str, Any],
+    pieces: Sequence[str],
+    unknown_id: dict[str, int],
+) -> tuple[dict[str, int], Template]:
+    """Return the ids of the special tokens, and where they go around texts."""
+    template = read_template(rules, {"cls": 0}, path)
+    if template is not None and template.largest_id >= len(pieces):
+        raise Refused(
+            f"--vocab is {path}, whose post_processor puts the id {template.largest_id} around "
+            f"texts, and it has {len(pieces):,} pieces; copy it again, or correct those ids"
+        )
+    marked = {token["content"] for token in rules["added_tokens"] if token["special"]}
+    special_ids = find_special_ids(path, pieces, _find_ends(template) | unknown_id, marked)
+    template = template or make_bert_template(special_ids)
+    return special_ids, dataclasses.replace(template, cls_id=special_ids["cls"])
+
+
+def _set_roles(
+    tokenizer: tokenizers.Tokenizer,
+    path: pathlib.Path,
+    data: bytes,
+    pieces: Sequence[str],
+    special_ids: Mapping[str, int],
+    reads_special_tokens: bool,
+) -> tokenizers.Tokenizer:
+    """Return a tokenizer that reads a special token in a text as that token, or as text."""
+    roles = {pieces[i] for i in special_ids.values()}
+    if reads_special_tokens:  # one that the file has as a piece alone too, as in transformers
+        registered = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+        tokenizer.add_special_tokens(sorted(roles - registered))
+        return tokenizer
+    tokenizer.encode_special_tokens = True  # not saved in the file
+    with _silence_stderr():
+        encode_text = make_encode_text(tokenizer, path)
+        spelled = [i for i in special_ids.values() if i in encode_text(pieces[i]).ids]
+    if spelled:  # a literal [SEP] in a text would end a sentence
+        model, unknown = type(tokenizer.model).__name__, pieces[special_ids["unk"]]
+        tokenizer = open_tokenizer(path, _hide_special(data, model, roles, unknown))
+        tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def _cut_texts(
+    whole: "LibraryEncoder",
+    rules: Mapping[str, Any],
+    roles: Collection[str],
+    reads_special_tokens: bool,
+) -> tuple[Encode, EncodeDocuments]:
+    """Return encoders that cut texts where that is exact, else encoders of whole texts."""
+    extra = [t for t in rules["added_tokens"] if not t["special"] and t["content"] not in roles]
+    cut = None if reads_special_tokens else _find_cut(rules, extra)
+    with _silence_stderr():
+        # A space before an added token may be a token of its own where one before "a" is ignored.
+        starts = ["a", *(token["content"] + "a" for token in extra)]
+        ignores_space = [
+            whole.encode_text(text).ids == whole.encode_text(f" {text}").ids for text in starts
+        ]
+    if cut is None or not (all(ignores_space) or not ignores_space[0]):
+        return whole.encode, whole.encode_documents
+    encode = WordEncoder(whole.encode_text, whole.dtype, cut).encode
+    return encode, encode_sentences_alone(encode, has_spaces=not ignores_space[0])
 
 
 def _make_decode(
@@ -393,16 +444,16 @@ class LibraryEncoder:
     """
 
     def __init__(self, encode_text: EncodeText, dtype: np.dtype) -> None:
-        self._encode_text = encode_text
-        self._dtype = dtype
+        self.encode_text = encode_text
+        self.dtype = dtype
         self.encode_documents = encode_documents_whole(self.encode_aligned, dtype)
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return all ids one after another, and int64[N], the number of each of N texts."""
         refuse_one_text(texts)
-        return flatten_ids([self._encode_text(text).ids for text in texts], self._dtype)
+        return flatten_ids([self.encode_text(text).ids for text in texts], self.dtype)
 
     def encode_aligned(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the ids of a text, and the characters of it that each covers."""
-        encoding = self._encode_text(text)
+        encoding = self.encode_text(text)
         return encoding.ids, encoding.offsets
