@@ -74,6 +74,9 @@ def load_vocabulary(
     """
     path = pathlib.Path(path)
     if not path.is_file():
+        files = [path / TOKENIZER_JSON, path / LIST, *sorted(path.glob("*.model"))]
+        if inside := next(filter(pathlib.Path.is_file, files), None):
+            raise Refused(f"--vocab is {path}, which is a folder; give its file: --vocab={inside}")
         raise Refused(
             f"--vocab is {path}, which is not a file; give a vocab.txt, a "
             "tokenizer.json or a *.model, or train one with --train_vocab=wordpiece "

@@ -175,6 +175,9 @@ def test_a_missing_file_a_renamed_model_and_an_uncased_list_where_case_is_kept_a
 ):
     with pytest.raises(ValueError, match=r"--vocab is .*none\.txt, which is not a file"):
         load_vocabulary(tmp_path / "none.txt")
+    (tmp_path / "m.model").write_bytes(sentencepiece_path.read_bytes())
+    with pytest.raises(ValueError, match=rf"is a folder; .*: --vocab={tmp_path}/m\.model$"):
+        load_vocabulary(tmp_path)
     renamed = write(tmp_path, sentencepiece_path.read_bytes())
     with pytest.raises(ValueError, match=r"not a UTF-8 list of pieces .*ends in \.model"):
         load_vocabulary(renamed)
