@@ -34,7 +34,7 @@ from data_pipeline.store.tfrecord import (
 )
 from data_pipeline.store.writer import ArrayFile, ExampleWriter, make_manifest, write_manifest
 from data_pipeline.vocab import Vocabulary, load_vocabulary
-from data_pipeline.vocab.sentencepiece_model import ALBERT, CHOICES, NO_RULES, XLNET
+from data_pipeline.vocab.sentencepiece_model import ALBERT, NO_RULES, RULES, XLNET
 from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
 
 EXAMPLE = (
@@ -68,7 +68,7 @@ class ImportFlags:
         NO_RULES,
         "how the text for a SentencePiece *.model in --vocab was prepared: as for the published "
         f"{ALBERT} (lowercased) or {XLNET}, both without accents and extra spaces",
-        choices=CHOICES,
+        choices=RULES,
     )
     output: str = flag("", "the folder of the store to make", metavar="DIR", is_required=True)
     holdout: float | None = flag(

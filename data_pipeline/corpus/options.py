@@ -12,7 +12,7 @@ from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.options import TextOptions
 from data_pipeline.store import check_is_local
 from data_pipeline.vocab.byte_level import MAX_TRAINED
-from data_pipeline.vocab.sentencepiece_model import ALBERT, CHOICES, NO_RULES, RECORDED, XLNET
+from data_pipeline.vocab.sentencepiece_model import ALBERT, NO_RULES, RECORDED, RULES, XLNET
 from data_pipeline.vocab.train import BPE, BYTE_BPE, MIN_COVERAGE, TRAINED, UNIGRAM, WORDPIECE
 from data_pipeline.vocab.wordpiece import MAX_PIECES
 
@@ -97,7 +97,7 @@ class BuildFlags:
         "how to prepare text for a SentencePiece *.model in --vocab: as for the published "
         f"{ALBERT} (lowercased) or {XLNET}, both without accents and extra spaces",
         _VOCABULARY,
-        choices=CHOICES,
+        choices=RULES,
     )
     cleaning: CleaningOptions = section(
         "cleaning (off by default; the report counts what it drops)"

@@ -11,10 +11,10 @@ from data_pipeline.io import Refused, small_files
 from data_pipeline.vocab import byte_level
 from data_pipeline.vocab.sentencepiece_model import (
     BPE,
-    CHOICES,
     CONTROL,
     NO_RULES,
     RECORDED,
+    RULES,
     UNIGRAM,
     WORD_START,
     RuledEncoder,
@@ -66,7 +66,7 @@ def load_vocabulary(
     third-party lists: one trained here may have no capitals because its text has none.
     With `reads_special_tokens`, for rows of a task, a special token that a text spells is that
     token, as in transformers; in training text it is text.
-    `rules` are for a SentencePiece model, one of CHOICES.
+    `rules` are for a SentencePiece model, one of sentencepiece_model.RULES.
 
     Raises:
       Refused: no such file, no vocabulary, a special piece missing or matched in text, a vocab.txt
@@ -82,9 +82,9 @@ def load_vocabulary(
             "tokenizer.json or a *.model, or train one with --train_vocab=wordpiece "
             "--vocab_size=30522"
         )
-    if rules not in CHOICES:
+    if rules not in RULES:
         raise Refused(
-            f"{RECORDED} of {path} is {rules!r:.40}; it must be one of {', '.join(CHOICES)}"
+            f"{RECORDED} of {path} is {rules!r:.40}; it must be one of {', '.join(RULES)}"
         )
     if rules != NO_RULES and path.suffix != ".model":
         raise Refused(

@@ -27,7 +27,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePi
 
 NO_RULES, ALBERT, XLNET = "none", "albert", "xlnet"  # ALBERT's lowercase, XLNet's keep case
 _ACCENTS, _SPACES = "+keep_accents", "+keep_spaces"
-CHOICES = (
+RULES = (
     NO_RULES,
     *map("".join, itertools.product((ALBERT, XLNET), ("", _ACCENTS), ("", _SPACES))),
 )
@@ -89,7 +89,7 @@ def _make_message_class() -> Any:
 
 
 def name_rules(lowercase: bool, keeps_accents: bool, removes_spaces: bool) -> str:
-    """Return the one of CHOICES with these settings of a tokenizer_config.json."""
+    """Return the one of RULES with these settings of a tokenizer_config.json."""
     accents, spaces = _ACCENTS * keeps_accents, _SPACES * (not removes_spaces)
     return f"{ALBERT if lowercase else XLNET}{accents}{spaces}"
 
@@ -104,7 +104,7 @@ def list_settings(rules: str) -> dict[str, bool]:
 
 
 class RuledEncoder:
-    """Encode texts by a SentencePiece model and rules of CHOICES.
+    """Encode texts by a SentencePiece model and rules of RULES.
 
     By the rules a piece such as "9," becomes the pieces of "9" and a comma. What a piece becomes
     depends on it alone, so that a table of ids holds it. `spelled` has the ids of the special

@@ -21,7 +21,8 @@ Part = tuple[int | str, int]  # a token id, A or B; its segment
 _TEXTS = {"single": [A], "pair": [A, B]}
 _ADD_TOKENS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")
 
-# The spellings of each, by the names that a store uses: BERT's, ALBERT's and XLNet's, RoBERTa's.
+# The spellings of each special token, by the names that a store uses: of BERT, of ALBERT and XLNet,
+# of RoBERTa.
 SPECIAL_PIECES = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),

@@ -76,7 +76,7 @@ class Vocabulary:
     encode_aligned: EncodeAligned
     continuation_mark: str = "##"  # WORDPIECE, and some OF_WORDS, have one
     end_mark: str = ""  # ends the last piece of a word, as </w>; some OF_WORDS have one
-    sentencepiece_rules: str = NO_RULES  # one of CHOICES; only a MODEL has others
+    sentencepiece_rules: str = NO_RULES  # one of sentencepiece_model.RULES; only a MODEL has others
     adds_space_before: bool = False  # the first piece of a text begins with the mark of a space
     max_word_chars: int = 0  # WORDPIECE: a longer word is unknown; 0: none is too long
 
