@@ -187,7 +187,7 @@ def test_model_and_masks_are_the_quickstarts_where_the_run_is_as_large():
     assert run.data == quickstart.data
     warmup_steps = {"warmup_steps": quickstart.optim.warmup_steps}
     assert dataclasses.replace(run.optim, **warmup_steps) == quickstart.optim
-    assert run.phases[1].restart_learning_rate == quickstart.phases[1].restart_learning_rate
+    assert run.phases[1].restart_learning_rate == quickstart.phases[1].restart_learning_rate / 2
     assert [(phase.seq_len, phase.batch_size) for phase in run.phases] == [(32, 96), (64, 48)]
     for chosen, known in zip(run.phases, quickstart.phases, strict=True):
         assert chosen.max_predictions_per_seq == known.max_predictions_per_seq
@@ -246,7 +246,7 @@ def test_reasons_name_what_is_given_in_one_phase_alone():
     positions = choice.config.phases[1].batch_size * 64
     assert f"rows, as given, else about {positions:,} positions" in rows["batch"]
     assert rows["masking"] == "30% and 20% in training, 15% in evaluations"
-    assert rows["rate"] == "0.008, Muon's best in small runs"
+    assert rows["rate"] == "0.008 and 0.004, Muon's best in small runs"
 
 
 def test_a_short_first_phase_does_not_evaluate_and_save_all_the_time():
