@@ -47,14 +47,14 @@ class Tuned(NamedTuple):
 
     batch_tokens: int  # tokens in a step
     rate: float
-    restart_rate: float  # the second phase's, whose rows have positions that the first had not
+    restart_share: float  # the second phase's schedule begins at this part of the rate
     warmup_shares: tuple[float, float]  # each phase's part of its steps
     min_steps: int  # width 128 is then 0.4 nats below the unigram loss
 
 
 # Both have the width and the tokens of all steps below. Muon's rate is known at that width only.
-ADAMW = Tuned(1536, 3e-3, 3e-3, (0.125, 0.075), 300)
-MUON = Tuned(3072, 8e-3, 4e-3, (0.0735, 0.122), 150)
+ADAMW = Tuned(1536, 3e-3, 1.0, (0.125, 0.075), 300)
+MUON = Tuned(3072, 8e-3, 0.5, (0.0735, 0.122), 150)
 MUON_WEIGHT_DECAY = 0.3
 BASE_WIDTH, BASE_TOKENS = 128, 3.07e6
 # The batch changes with this power of the tokens; Bergsma et al. 2025 (arXiv 2505.13738) find 0.38
@@ -500,7 +500,7 @@ def _set_choices(
         "model.max_position_embeddings": max(lengths),
         "optim.learning_rate": rate,
         "optim.warmup_steps": min(warmups[0], most_warmup_steps),
-        second: rate * tuned.restart_rate / tuned.rate,
+        second: rate * tuned.restart_share,
         "phases[1].restart_warmup_steps": min(warmups[1], most_warmup_steps) * restarts,
         "eval.every_steps": max(1, most // EVALUATIONS),
         "checkpoint.every_steps": max(1, min(2 * most // 5, most_between_saves)),

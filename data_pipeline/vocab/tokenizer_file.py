@@ -126,12 +126,12 @@ def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: b
         without a token, or pieces that begin with a mark that no rule writes.
     """
     tokenizer = open_tokenizer(path, data)
-    pieces = _read_pieces(tokenizer, path)
+    id_of = tokenizer.get_vocab(with_added_tokens=True)
+    pieces = _order_pieces(id_of, path)
     # The file as the library writes it, with every default filled in.
     rules: dict[str, Any] = json.loads(tokenizer.to_str())
     model = rules["model"]
     kind, marks_words = _find_kind(tokenizer, rules, pieces, path)
-    id_of = tokenizer.get_vocab(with_added_tokens=True)
     unk_id = model.get("unk_id")
     if model["type"] != _UNIGRAM and kind != BYTE_LEVEL:
         unk_id = id_of.get(model["unk_token"])
@@ -172,9 +172,8 @@ def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: b
     )
 
 
-def _read_pieces(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> tuple[str, ...]:
+def _order_pieces(id_of: Mapping[str, int], path: pathlib.Path) -> tuple[str, ...]:
     """Return the piece of each id, "" where an id has none."""
-    id_of = tokenizer.get_vocab(with_added_tokens=True)
     size = max(id_of.values(), default=-1) + 1
     if size > MAX_PIECES:
         raise Refused(f"--vocab is {path}, which has {size:,} ids; at most {MAX_PIECES:,}")
