@@ -1,4 +1,7 @@
-"""Set up every test: eight CPU devices, key reuse an error; share fixtures of all kinds."""
+"""Set up every test: eight CPU devices, key reuse an error; share fixtures of all kinds.
+
+Libraries are imported where they are used: tests of launch/ need none of them.
+"""
 
 import json
 import os
@@ -8,6 +11,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
+from typing import Any
+
+import pytest
+
+from data_pipeline.cli import main
+from tests.faults.runs import ROOT, environment
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Tests compile far more than they compute. A flag that XLA does not know ends the process: later
@@ -24,24 +33,14 @@ os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Commands that tests start are then not restarted with it.
 os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
-
-import fsspec
-import jax
-import numpy as np
-import pytest
-
-from data_pipeline import build
-from data_pipeline.cli import main
-from tests.faults.runs import ROOT, environment
-
+# Read as a module of tests imports jax.
+OURS_ALONE = {"JAX_NUM_CPU_DEVICES": "8", "JAX_DEBUG_KEY_REUSE": "1"}
+os.environ |= OURS_ALONE
 # Bytecode is kept, also of rewritten assertions: tests start hundreds of interpreters.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # A shell ignores SIGINT in its background jobs, and whatever the tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-jax.config.update("jax_num_cpu_devices", 8)
-jax.config.update("jax_debug_key_reuse", True)
-
 
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
@@ -56,6 +55,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not SLOW_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the commands that tests start with devices of their own."""
+    for name in OURS_ALONE:
+        os.environ.pop(name, None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -121,6 +126,8 @@ def uncased(shared_data: pathlib.Path) -> pathlib.Path:
 
 def _small_text(documents: int) -> str:
     """Draw documents from a small grammar that a model can learn."""
+    import numpy as np
+
     rng = np.random.default_rng(11)
     subjects = ["the cat", "a dog", "the old king", "my sister", "a green bird"]
     verbs = ["sees", "likes", "follows", "hears"]
@@ -139,6 +146,8 @@ def _small_text(documents: int) -> str:
 @pytest.fixture(scope="session")
 def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """Build a store of 300 short documents with a vocabulary of its own."""
+    from data_pipeline import build
+
     folder = tmp_path_factory.mktemp("tiny")
     (folder / "text.txt").write_text(_small_text(300))
     arguments = {
@@ -155,8 +164,10 @@ def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture
-def bucket(tiny_store: pathlib.Path) -> Iterator[fsspec.AbstractFileSystem]:
+def bucket(tiny_store: pathlib.Path) -> Iterator[Any]:
     """Yield a file system in memory with the tiny store at memory://bucket/store."""
+    import fsspec
+
     memory = fsspec.filesystem("memory")
     memory.put(str(tiny_store), "/bucket/store", recursive=True)
     yield memory

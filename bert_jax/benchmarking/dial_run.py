@@ -260,9 +260,9 @@ def _explain_run(request: DialRequest, choice: DialChoice, spent: str) -> Rows:
         batch.append(f"about {max(free):,} positions: the best batch grows with the tokens read")
     rates = dict.fromkeys(data_in_phase(config, index).masked_lm_prob for index in range(2))
     masks = data_in_evaluations(config).masked_lm_prob
-    peaks = dict.fromkeys(
-        (optim.learning_rate, second.restart_learning_rate or optim.learning_rate)
-    )
+    restart = second.restart_learning_rate or optim.learning_rate
+    given = ", as given" * request.is_given("phases[1].restart_learning_rate")
+    then = f"; then {restart:g}{given}" if restart != optim.learning_rate else ""
     cheap = ", which are cheap" if first.seq_len < second.seq_len else ""
     rows = [
         ("phases", f"rows of {first.seq_len}{cheap}, then of {second.seq_len}"),
@@ -272,7 +272,7 @@ def _explain_run(request: DialRequest, choice: DialChoice, spent: str) -> Rows:
             f"{first.steps:,} and {second.steps:,}: {count_in_words(tokens)} tokens, "
             f"{tokens / request.unique_tokens:.3g} epochs of the store",
         ),
-        ("rate", f"{' and '.join(f'{peak:g}' for peak in peaks)}, {origin}{scaled}"),
+        ("rate", f"{optim.learning_rate:g}, {origin}{scaled}{then}"),
         (
             "masking",
             f"{' and '.join(f'{rate:.0%}' for rate in rates)} in training, "

@@ -17,8 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from bert_jax.train_step.metrics import TIMINGS
-
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # 350 steps of one small layer; a run that is to take longer is given more.
 TINY = [
@@ -186,6 +184,8 @@ def training(
 
 def lines_of(workdir: pathlib.Path) -> list[dict[str, Any]]:
     """Read the complete lines of metrics, keeping the values that every run must repeat."""
+    from bert_jax.train_step.metrics import TIMINGS
+
     path = workdir / "metrics.jsonl"
     if not path.exists():
         return []

@@ -13,6 +13,7 @@ from etils import epath
 
 from bert_jax.checkpoint.directory import holds_files, quarantine
 from bert_jax.runtime.workdir import check_bucket, locate_home
+from bert_jax.train_step.metrics import TIMINGS
 from data_pipeline import build
 from data_pipeline.io import address
 from data_pipeline.io.bucket import Bucket
@@ -143,7 +144,7 @@ def committed(bucket):
 
 def lines(text):
     whole = [json.loads(line) for line in text.splitlines()]
-    return [{k: v for k, v in line.items() if k not in runs.TIMINGS} for line in whole]
+    return [{k: v for k, v in line.items() if k not in TIMINGS} for line in whole]
 
 
 @pytest.mark.long

@@ -117,8 +117,10 @@ def test_gcloud_asks_for_no_region_of_a_subnetwork(tmp_path):
     job = make_job(tmp_path, "compute_engine", NETWORK="my-network", SUBNETWORK="my-subnetwork")
     words = [command.words for command in compute_engine.plan("create", job)]
     (template,) = (own for own in words if own[2:4] == ["instance-templates", "create"])
-    ran = run_gcloud(template[1:], tmp_path, COMPUTE="http://127.0.0.1:9/compute/v1/")
-    assert "/images/family/" in ran.stderr and "Underspecified" not in ran.stderr
+    asked = []
+    with serving(lambda verb, path, body: asked.append(path) or (403, {})) as address:
+        ran = run_gcloud(template[1:], tmp_path, COMPUTE=f"{address}/compute/v1/")
+    assert "/images/family/" in asked[0] and "Underspecified" not in ran.stderr
 
 
 @needs_gcloud

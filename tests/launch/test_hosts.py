@@ -205,7 +205,7 @@ def test_hosts_ends_the_others_of_a_process_that_failed_and_hands_flags_over_as_
         "trap 'touch ended; exit 143' TERM; touch b_trains; while sleep 0.05; do :; done",
     )
     flag = "--x=a\n'b' $(id) ~ \\ é"
-    around = write_ssh(folder) | {"POLL_SECS": "0.5"}
+    around = write_ssh(folder) | {"POLL_SECS": "0.1"}
     ran = hosts(folder, "b,a", "clone", "--workdir=w", flag, **around)
     assert ran.returncode == 0, ran
     assert (folder / "ended").exists()

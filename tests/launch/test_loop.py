@@ -214,8 +214,8 @@ def test_a_state_goes_on_for_its_run_and_leaves_the_money_of_another(tmp_path):
 
 def test_a_command_ends_with_all_that_it_started(tmp_path):
     script = "(sleep 60; echo late >late) & echo $! >pid; echo begun; wait"
-    said = ask(Command(["bash", "-c", f"cd {tmp_path}; {script}"], secs=2))
-    assert (said.code, said.out) == (124, "begun\n") and "no answer within 2 s" in said.words
+    said = ask(Command(["bash", "-c", f"cd {tmp_path}; {script}"], secs=1))
+    assert (said.code, said.out) == (124, "begun\n") and "no answer within 1 s" in said.words
     pid = int((tmp_path / "pid").read_text())
     wait_for(lambda: not is_alive(pid))  # killed, it is there for a moment
     assert ask(Command(["no-such-tool"])).is_permanent

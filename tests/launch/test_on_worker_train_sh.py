@@ -155,7 +155,7 @@ def test_stop_does_not_wait_for_ever_for_what_cannot_be_killed(worker):
     worker.start("setsid sleep 60 & echo $! >child", *TRAINS)
     (child,) = worker.read_pids("child")
     wait_for(lambda: os.getsid(child) == child)  # out of reach of the group's signals
-    assert "still holds logs/train.lock" in worker.stop(1, KILL_SECS="1", STOP_GRACE_SECS="1")
+    assert "still holds logs/train.lock" in worker.stop(1, KILL_SECS="1", STOP_GRACE_SECS="0")
     os.kill(child, signal.SIGKILL)
 
 

@@ -102,19 +102,20 @@ def live_in(folder: pathlib.Path, cloud: Cloud, rules: Rules) -> Week:
     return Week(code, looks, broken)
 
 
-def test_no_week_breaks_a_property():
-    weeks = []
-    for seed in SEEDS:
-        weeks.append(live(seed, NAMES[seed % 3]))
+@pytest.mark.parametrize("road", NAMES)
+def test_no_week_breaks_a_property(road):
+    weeks = {}
+    for seed in SEEDS[NAMES.index(road) :: len(NAMES)]:
+        weeks[seed] = live(seed, road)
         if not len(weeks) % 100:
-            print(f"{len(weeks):,} of {len(SEEDS):,} weeks", flush=True)
-    looks = sum(week.looks for week in weeks) / len(weeks)
-    ends = Counter((NAMES[seed % 3], week.code) for seed, week in enumerate(weeks))
-    print(f"{len(weeks):,} weeks, {looks:.0f} looks each: {dict(ends)}")
-    assert [(seed, week.broken) for seed, week in enumerate(weeks) if week.broken] == []
+            print(f"{road}: {len(weeks):,} weeks", flush=True)
+    looks = sum(week.looks for week in weeks.values()) / len(weeks)
+    ends = Counter(week.code for week in weeks.values())
+    print(f"{road}: {len(weeks):,} weeks, {looks:.0f} looks each, exit codes {dict(ends)}")
+    assert {seed: week.broken for seed, week in weeks.items() if week.broken} == {}
     # They are long and end in several ways.
     assert looks > 150
-    assert {code for _, code in ends} >= {0, 1, 2, 3}
+    assert ends.keys() >= {0, 1, 3}
 
 
 def forgets_money(state, answers):

@@ -246,7 +246,23 @@ def test_reasons_name_what_is_given_in_one_phase_alone():
     positions = choice.config.phases[1].batch_size * 64
     assert f"rows, as given, else about {positions:,} positions" in rows["batch"]
     assert rows["masking"] == "30% and 20% in training, 15% in evaluations"
-    assert rows["rate"] == "0.008 and 0.004, Muon's best in small runs"
+    assert rows["rate"] == "0.008, Muon's best in small runs; then 0.004"
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ((), "; then 0.00035"),
+        (("phases[1].restart_learning_rate=0.0003",), "; then 0.0003, as given"),
+        (("phases[1].restart_learning_rate=0.0007",), ""),
+    ],
+)
+def test_reasons_say_which_rate_is_given(flags, text):
+    flags = ("optim.name=muon", "optim.transfer=none", "optim.learning_rate=0.0007", *flags)
+    request, machine = make_request(flags=flags), Machine()
+    choice = choose_run(request, machine.measure, lambda: machine.secs)
+    rows = dict(dial_run.explain(request, choice, "measured", "so far"))
+    assert rows["rate"] == f"0.0007, as given{text}"
 
 
 def test_a_short_first_phase_does_not_evaluate_and_save_all_the_time():
