@@ -221,10 +221,11 @@ def main() -> None:
     figure = "; ".join(f"{name} {mean:.3f}" for name, mean in means.items())
     print(f"{figure}; the budget's run is {gap:+.3f} from the best by hand")
     tokens, seeds = open_store(store).train.tokens, f"{entry.seeds[0]} to {entry.seeds[-1]}"
+    wide = sum(name.endswith(WIDE) for name in best)
     what = (
-        f"a budget of {given.budget} on {tokens:,} tokens, and the best {len(best)} of {len(HAND)} "
-        f"configs set by hand with as much time in steps: nats per held-out token, seeds {seeds}, "
-        "mean"
+        f"a budget of {given.budget} on {tokens:,} tokens, and the best {len(best) - wide} of "
+        f"{len(HAND)} configs set by hand{', the first also twice as wide,' * wide} with as much "
+        f"time in steps: nats per held-out token, seeds {seeds}, mean"
     )
     if entry.choosing:
         what += "; then seed 1, by which they were chosen"
