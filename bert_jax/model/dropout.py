@@ -1,8 +1,8 @@
 """Apply dropout by a counter hash: masks are the same on every mesh and in the attention kernel.
 
 Only plain attention and the TPU kernel drop attention weights; the kernel makes the same masks in
-`_keep_masks` of attention/tpu_kernel.py. With a nonzero rate of attention dropout, dispatch.py
-chooses no other implementation (_explain_plain_only).
+`_keep_masks` of attention/tpu_kernel.py. In training with a nonzero rate of attention dropout,
+dispatch.py chooses no other implementation (_explain_plain_only).
 """
 
 import dataclasses

@@ -181,7 +181,8 @@ def use_huge_pages(setting: str = "/sys/kernel/mm/transparent_hugepage/enabled")
 
     On a CPU, XLA allocates its temporary arrays again in every step, at one page fault per page;
     a huge page has 2 MiB instead of 4 KiB. glibc reads GLIBC_TUNABLES only when a process starts; a
-    huge-page value set by the user is kept. Only commands are restarted (decision 77).
+    huge-page value set by the user is kept. A program that only imports a command is not restarted
+    (decision 77).
     """
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     try:

@@ -98,7 +98,7 @@ def sum_by_kind(attempts: Sequence[Attempt]) -> dict[str, float]:
 
 
 class Ledger:
-    """Count the wall time of this attempt by kind, and add it to earlier attempts."""
+    """Count the wall time of this attempt by kind, and add it to earlier attempts' time."""
 
     def __init__(self, workdir: pathlib.Path, began: float, is_writer: bool) -> None:
         """Read earlier attempts; `began` is the start of setup, in seconds since 1970."""

@@ -3,8 +3,8 @@
 A branch and its trunk must agree up to the step of the checkpoint that the branch begins with. A
 branch from another run's checkpoint equals a run from step 0 with its config only if both configs
 produce the same rows, masks, objective and learning rate in each step up to the checkpoint. Configs
-with different text may agree so far: phases may be cut, added or lengthened after the checkpoint, a
-decay may begin later, and a store with no share of the rows may be added.
+that differ may still agree up to there: after the checkpoint, phases may be cut, added or
+lengthened and a decay may begin later, and a store with no share of the rows may be added.
 Decision 93 in docs/design/ has the reasons.
 """
 

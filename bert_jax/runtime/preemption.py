@@ -46,8 +46,8 @@ class Stop:
     def is_asked(self) -> bool:
         """Return whether to stop now; the answer is the same on every process.
 
-        Call this method at the same points on every process: calls are matched by their number, and
-        all processes stop at the first call that no process has made yet.
+        Call this method at the same points on every process: the n-th calls of all processes belong
+        together, and after a request all stop at the same n, the lowest that none has reached.
         """
         if not processes.are_joined():
             return bool(self._signals) or self._is_asked_here

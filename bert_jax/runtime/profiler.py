@@ -67,7 +67,7 @@ class Profiler:
             self._is_tracing = True
 
     def is_last(self, step: int) -> bool:
-        """Return whether this is the window's last step; the caller closes after it finishes."""
+        """Return whether this is the window's last step; the caller then closes the profile."""
         return self._is_tracing and self._window is not None and step == self._window.last
 
     def close(self) -> str | None:

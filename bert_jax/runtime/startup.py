@@ -72,7 +72,9 @@ class Rank:
 def find_rank(
     coordinator: str | None, count: int | None, number: int | None, limit_secs: float
 ) -> Rank | None:
-    """Return the rank from the flags or else the platform; None if only jax can detect it.
+    """Return the rank from the flags, else from the platform.
+
+    None if this jax has another detection API: jax.distributed must then find the rank itself.
 
     Raises Refused if neither provides it, TimeoutError if the platform does not within limit_secs.
     """

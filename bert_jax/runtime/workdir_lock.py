@@ -62,7 +62,7 @@ _locked: dict[pathlib.Path, IO[bytes]] = {}
 
 
 def lock_folder(folder: pathlib.Path) -> None:
-    """Make a folder, and lock it until this process ends unless its file system has no locks.
+    """Make a folder, and lock it until this process ends, unless its file system has no locks.
 
     Raises Refused if another run has locked it, or the lock is a symbolic link.
     """

@@ -79,7 +79,7 @@ class Feed(Protocol):
 class RunPhase:
     """Hold a phase's counts, baselines and held-out batches, computed before its first step.
 
-    Two functions score and print its evaluations.
+    `score` and `show` score and print its evaluations.
     """
 
     examples_per_row: float  # the mean over the rows of a batch

@@ -196,7 +196,7 @@ def estimate_step(
 
 
 def check_next_sentences(feed: StoreFeed, index: int) -> None:
-    """Raise Refused if a phase's first 1,024 rows have no labels, or 32 or more, all equal."""
+    """Raise Refused if a phase's first 1,024 rows have no label, or at least 32 and all equal."""
     rows = feed.first_rows(index, _LABELED_ROWS)
     labels_N = rows["next_sentence_labels"][rows["next_sentence_weights"] > 0]
     labels = np.unique(labels_N)
@@ -394,11 +394,12 @@ def share_words(
     example_BS: np.ndarray,
     counts_V: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the share of B's distinct words also in A, for each pair whose B has counted words.
+    """Compute, per pair, the share of the second segment's distinct words also in the first.
 
+    The most frequent tokens are ignored; pairs whose second segment has no others are left out.
     Shapes: int[B,S] three times, int[V] counts of tokens -> int64[M], float64[M]. example_BS
     numbers the examples of a row from 1 and is 0 for padding. The first result identifies each
-    example by row * S + number - 1. The most frequent tokens are not counted.
+    example by row * S + number - 1.
     """
     rows, seq_len = ids_BS.shape
     is_frequent_V = np.zeros(len(counts_V), bool)

@@ -283,9 +283,10 @@ class TrainingRun:
     def _batches(self) -> contextlib.AbstractContextManager[Iterator[PlacedBatch]]:
         """Place the batches of a phase on the devices, ahead of the steps.
 
-        The path of a batch: sampling/batches.py makes NumPy rows of a store; train_batches
-        (trainer/feed.py) yields them to the thread of place_ahead (prefetch.py); place_batch_rows
-        (parallel/mesh.py) puts this process's rows on its devices; _take passes them to the step.
+        The path of a batch: data_pipeline/sampling/batches.py makes NumPy rows of a store;
+        train_batches (trainer/feed.py) yields them to the thread of place_ahead (prefetch.py);
+        place_batch_rows (parallel/mesh.py) puts this process's rows on its devices; _take passes
+        them to the step.
         """
         running, mesh = self.running, self.setup.parts.mesh
         batch_size = running.phase.batch_size

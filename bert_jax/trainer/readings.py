@@ -146,9 +146,10 @@ class StepReader:
             running.end_interval()
 
     def record_ended(self, running: RunningPhase, step: int) -> None:
-        """Log the metrics restored from a checkpoint if `step` is the last with this objective.
+        """Log the metrics restored with a checkpoint if the next phase has another objective.
 
-        Only a branch then has any: its trunk went on with the objective, so it had not logged them.
+        Only a branch has such metrics: its trunk kept the objective past `step`, and had not logged
+        them yet.
         """
         if self._progress.interval and self._ends_objective(running, step):
             self._record_interval(running, step)

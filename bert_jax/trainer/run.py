@@ -34,9 +34,9 @@ def prepare_process(
 ) -> Iterator[tuple[Workdir, Watchdog]]:
     """Join the other processes and open the workdir; build the run inside this context.
 
-    When the context exits, logs, stacks of a hung process and compiled programs start to go to the
-    workdir. Pass the watchdog to train_to_exit_code, which closes it. The first check that fails
-    raises Refused or OSError.
+    On a normal exit from the context, logs, stacks of a hung process and compiled programs are
+    redirected to the workdir. Pass the watchdog to train_to_exit_code, which closes it. The first
+    check that fails raises Refused or OSError.
     """
     log.hold()
     if flags.process.multihost:
@@ -80,7 +80,8 @@ def leave(code: int, message: str) -> None:
     """End the process at once after an error.
 
     A normal exit would wait for the other processes, or up to five minutes for Orbax. Returns
-    instead if `message` is empty, or in a single-process run unless `code` is FAILED.
+    without ending the process if `message` is empty, or if the run has a single process and `code`
+    is not FAILED.
     """
     if not message or (processes.count() == 1 and code != FAILED):
         processes.say_goodbye()

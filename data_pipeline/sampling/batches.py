@@ -64,7 +64,7 @@ class ExampleSource(abc.ABC):
         return batch
 
     def find_parts(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return each row's part, its epoch (in a mixture, its store), and its index there.
+        """Return each row's part and its index in that part: an epoch; in a mixture, a store.
 
         Shapes: int64[B] -> int64[B], int64[B].
         """

@@ -50,8 +50,8 @@ class Schedule:
 def make_schedule(weights: tuple[float, ...]) -> Schedule:
     """Make the schedule for store weights, each 0 or more, that sum to 1; cached by the weights.
 
-    Each row goes to the store that would be the first to have too few rows, among stores that would
-    not get too many. Source: Tijdeman 1980, "The chairman assignment problem".
+    Among the stores that may take another row without exceeding their share, the one whose next row
+    is due first takes it. Source: Tijdeman 1980, "The chairman assignment problem".
 
     Raises:
       Refused: a positive weight would be rounded to 0.
@@ -149,7 +149,7 @@ class MixedSource(ExampleSource):
 
     @property
     def mean_rows_per_epoch(self) -> float:
-        """Return how many rows it takes until one store, the first to finish, was read once."""
+        """Return how many rows it takes until the first store to finish has been read once."""
         return min(
             source.mean_rows_per_epoch / weight
             for source, weight in zip(self.sources, self.weights_K.tolist(), strict=True)

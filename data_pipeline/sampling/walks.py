@@ -1,4 +1,7 @@
-"""Count the dupe_factor walks of a split once, and build each when an epoch needs it."""
+"""Count the examples and rows of each of a split's dupe_factor walks once.
+
+Each walk is built when an epoch needs it.
+"""
 
 import contextlib
 import dataclasses
@@ -31,8 +34,8 @@ _SENTENCES, _PLACES, _ROUNDS, _WALKS = 1 << 20, 16, 6, 8
 def balance_random_share(split: Split, rules: WalkRules) -> float:
     """Compute the share of random B among multi-sentence chunks so that half of all B are random.
 
-    A chunk of one sentence is always random, so the others must be random less than half of the
-    time. The share is refined by repeated walks over samples of the corpus.
+    The B of a one-sentence chunk is always random, so the others must be random less than half of
+    the time. The share is refined by repeated walks over samples of the corpus.
     Returns 0 if more than half of the chunks have one sentence.
     """
     share = 0.5
