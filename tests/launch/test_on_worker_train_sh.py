@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 SCRIPT = str(LAUNCH / "worker" / "on_worker_train.sh")
 LOG = "logs/train.log"
-TRAINS = ("while [[ ! -e end ]]; do sleep 0.05; done", 'exit "$(cat end)"')
+TRAINS = ("while [[ ! -s end ]]; do sleep 0.05; done", 'exit "$(cat end)"')
 
 
 class Worker:
