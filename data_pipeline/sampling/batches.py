@@ -64,8 +64,9 @@ class ExampleSource(abc.ABC):
         return batch
 
     def find_parts(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return each row's part and its index in that part: an epoch; in a mixture, a store.
+        """Return each row's part, and its index in that part.
 
+        A part is an epoch, or in a mixture a store.
         Shapes: int64[B] -> int64[B], int64[B].
         """
         return self.locate(positions)

@@ -113,9 +113,9 @@ def test_no_week_breaks_a_property(road):
     ends = Counter(week.code for week in weeks.values())
     print(f"{road}: {len(weeks):,} weeks, {looks:.0f} looks each, exit codes {dict(ends)}")
     assert {seed: week.broken for seed, week in weeks.items() if week.broken} == {}
-    # They are long and end in several ways.
+    # They are long and end in several ways. Of the first 34 of a road, queued alone has a code 2.
     assert looks > 150
-    assert ends.keys() >= {0, 1, 3}
+    assert ends.keys() >= ({0, 1, 2, 3} if road == "queued" else {0, 1, 3})
 
 
 def forgets_money(state, answers):
