@@ -186,6 +186,8 @@ def _check_comparison(flags: BuildFlags) -> None:
         "--compare_vocabs builds nothing: it reads the input and shows each vocabulary on it",
     )
     for path in flags.compare_vocabs.split(","):
+        if not path.strip():
+            raise Refused(f"--compare_vocabs is {flags.compare_vocabs}, which has an empty path")
         check_is_local("--compare_vocabs", path)
 
 
