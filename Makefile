@@ -1,9 +1,9 @@
 # make setup          the environment in VENV (default .venv), with PYTHON (default: the first that fits)
 # make quickstart     build a corpus, train a small BERT on it, and let it guess words; it removes
 #                     runs/quickstart first; SEED=1 takes that seed for weights, rows and masks
-# make test           what a commit must pass, in about three minutes; TESTS=tests/data_pipeline runs some
+# make test           what a commit must pass, in about two minutes; TESTS=tests/data_pipeline runs some
 # make test-slow      the others: whole commands, killed processes, launch, compiles for TPU slices
-# make test-all       both, in about 16 minutes
+# make test-all       both, in about ten minutes
 # make test-long      the tests marked long, about two hours: every page's commands, every family,
 #                     other numbers of devices, most runs that are killed and resumed; weekly
 # make faults         the battery of faults, also its long cases; resumes where it was stopped,
