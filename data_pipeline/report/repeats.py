@@ -73,7 +73,7 @@ class HashSample:
     def find_most_repeated(self, most: int) -> list[tuple[int, int]]:
         """Return the hashes that occur most often, twice or more, and their counts."""
         hashes = self._sorted()
-        times = len(hashes)
+        times = 2 * len(hashes)
         heavy = hashes[:0]
         # In sorted order, the last of n equal values is n - 1 places after the first.
         while times > 2 and len(heavy) < most:

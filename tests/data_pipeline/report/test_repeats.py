@@ -69,6 +69,13 @@ def test_the_most_repeated_are_counted_and_found():
         assert texts.index(texts[places[one]]) == places[one]
 
 
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_a_store_of_one_text_and_its_copies(copies):
+    sample = HashSample(copies, most=9)
+    sample.add(np.full(copies, 7, np.uint64))
+    assert sample.find_most_repeated(4) == [(7, copies)] * (copies > 1)
+
+
 def test_a_bounded_sample_keeps_all_copies_of_a_text_or_none():
     rng = np.random.default_rng(3)
     texts = rng.integers(0, 2**64, 4000, np.uint64, endpoint=False)
