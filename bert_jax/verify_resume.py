@@ -160,7 +160,7 @@ class KilledRun:
         config: Config,
         rng: random.Random,
     ) -> None:
-        """Take the timing of the finished run in `whole`; `start` starts an attempt."""
+        """Read the timing of the finished run in `whole`; `start` starts an attempt."""
         self.kills: list[Kill] = []
         self._start, self._workdir, self._rng = start, workdir, rng
         self._steps = config_lib.total_steps(config)
@@ -171,7 +171,7 @@ class KilledRun:
         self._interval_secs = config.log_every_steps * secs[goodput.TRAINING] / last.step
 
     def kill(self, number: int, total: int) -> Kill:
-        """Start an attempt and kill it at a random moment of part `number` of `total` of the run.
+        """Start an attempt; kill it at a random moment in part `number`, from 0, of `total` parts.
 
         Raises RunEnded if the run ends before that.
         """
@@ -219,7 +219,7 @@ class KilledRun:
             if any(process.poll() is not None for process in attempt.processes):
                 attempt.finish()
                 raise RunEnded(
-                    f"the run came to its end after {len(self.kills)} kills: give it more steps "
+                    f"the run finished after {len(self.kills)} kills: give it more steps "
                     "(--config.phases[0].steps), or fewer --kills"
                 )
             time.sleep(_POLL_SECS)
