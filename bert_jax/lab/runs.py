@@ -1,7 +1,7 @@
-"""Run commands as child processes, several at once, in a folder that knows what its runs are.
+"""Run commands as child processes, several at once, in a folder that records its runs.
 
 A run has a name, a folder, and the runs that it reads; its caller decides what counts as finished.
-A folder records what its runs depend on, and refuses runs that would not compare with them.
+The record has what the runs depend on; runs that would not compare with them are refused.
 """
 
 import dataclasses
@@ -95,8 +95,8 @@ def _read_last_step(workdir: pathlib.Path) -> int:
 def _select_device(number: int) -> dict[str, str]:
     """Return the environment of a process that sees a single GPU or TPU chip of this host.
 
-    Where the environment names devices, it is one of those. CUDA and libtpu read these variables;
-    on a CPU nothing does.
+    The device is one of those that this process's environment names, if any. CUDA and libtpu read
+    these variables; on CPUs they have no effect.
     """
     environment = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
     for name in ("CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS"):

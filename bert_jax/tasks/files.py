@@ -264,7 +264,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def describe_missing(path: pathlib.Path, numbers: Sequence[int]) -> tuple[str, ...]:
-    """Describe rows with a missing text in a sentence; none without such rows."""
+    """Describe rows with a missing text in one sentence; return () without such rows."""
     if not numbers:
         return ()
     count = f"{len(numbers):,} row{'s' * (len(numbers) != 1)} without a text (null or NaN)"
@@ -272,7 +272,7 @@ def describe_missing(path: pathlib.Path, numbers: Sequence[int]) -> tuple[str, .
 
 
 def list_rows(numbers: Sequence[int]) -> str:
-    """List the numbers of rows for the screen: the first ones."""
+    """List the first row numbers for the screen."""
     rows = [f"{number:,}" for number in numbers[:_SHOWN_ROWS]]
     return ", ".join([*rows, *["..."] * (len(numbers) > _SHOWN_ROWS)])
 

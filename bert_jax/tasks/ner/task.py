@@ -181,7 +181,7 @@ def _windows(words_of_tokens: Sequence[list[int]], most: int) -> list[list[list[
 
 
 def tag_by_frequency(train: TaggedFile, file: TaggedFile) -> Tags:
-    """Tag each word of a file with its most frequent tag in training; O if it is not there."""
+    """Tag each word of a file with its most frequent tag in training; O for an unseen word."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for sentence in train.sentences:
         for word, tag in zip(sentence.words, sentence.tags, strict=True):
@@ -194,7 +194,7 @@ def _scores(score: EntityScore) -> Scores:
     return {
         **score.overall.compute_rates(),
         "token_accuracy": score.token_accuracy,
-        # Only types in the text: which others are predicted changes from run to run.
+        # Only types of the gold entities: other predicted types change from run to run.
         **{
             f"f1_{kind}": counts.compute_rates()["f1"]
             for kind, counts in score.by_type.items()
