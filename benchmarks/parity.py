@@ -175,12 +175,12 @@ def _compare_tasks(pairs: Pairs, results: dict[str, Any], console: rich.console.
     if "losses" in PART.value:
         of_part = results.setdefault("losses", {})
         for task in TASKS.value:
-            of_part[task] = _losses(pairs, task, console)
+            of_part[task] = _compare_losses(pairs, task, console)
             _keep(results)
     if "seeds" in PART.value:
         of_part = results.setdefault("seeds", {})
         for task, examples in zip(TASKS.value, EXAMPLES.value, strict=True):
-            of_part[task] = _paired(pairs, task, int(examples), console)
+            of_part[task] = _compare_seeds(pairs, task, int(examples), console)
             _keep(results)
     if "vectors" in PART.value:
         with console.status(f"vectors of {SENTENCES.value:,} sentences, in turn"):
@@ -219,7 +219,7 @@ def _versions(python: pathlib.Path) -> dict[str, str]:
     return theirs | {name: importlib.metadata.version(name) for name in ("jax", "flax")}
 
 
-def _losses(pairs: Pairs, task: str, console: rich.console.Console) -> dict[str, Any]:
+def _compare_losses(pairs: Pairs, task: str, console: rich.console.Console) -> dict[str, Any]:
     """Compare the loss of every step on both sides, without dropout."""
     examples, batch_size = LOSS_STEPS.value * LOSS_BATCH.value, LOSS_BATCH.value
     case = Case(task, examples, batch_size, 1.0, 0.0, seed=0, dev_examples=32)
@@ -240,7 +240,7 @@ def _losses(pairs: Pairs, task: str, console: rich.console.Console) -> dict[str,
     }
 
 
-def _paired(
+def _compare_seeds(
     pairs: Pairs, task: str, examples: int, console: rich.console.Console
 ) -> dict[str, Any]:
     """Train on both sides with dropout, a pair per seed; the sides take turns to go first."""

@@ -200,16 +200,16 @@ class KilledRun:
             return last is not None and last.began >= attempt.began and last.step >= step
 
         self._until(attempt, lambda: has_reached(0))
-        before = _half_saved(self._workdir)
+        before = _list_half_saved(self._workdir)
         self._until(attempt, lambda: has_reached(until_step))
         if not in_save:
             time.sleep(self._rng.uniform(0.0, self._interval_secs))
             return "in training"
         while True:
-            self._until(attempt, lambda: bool(_half_saved(self._workdir) - before))
+            self._until(attempt, lambda: bool(_list_half_saved(self._workdir) - before))
             for process in attempt.processes:
                 process.send_signal(signal.SIGSTOP)  # else the save could finish before the kill
-            if _half_saved(self._workdir) - before:
+            if _list_half_saved(self._workdir) - before:
                 return "in a save"
             for process in attempt.processes:
                 process.send_signal(signal.SIGCONT)
@@ -238,7 +238,7 @@ class KilledRun:
         return goodput.read_attempts(self._workdir / goodput.FILE)
 
 
-def _half_saved(workdir: pathlib.Path) -> set[tuple[str, int]]:
+def _list_half_saved(workdir: pathlib.Path) -> set[tuple[str, int]]:
     """List uncommitted checkpoints, including the checkpoints of killed processes."""
     unfinished = set()
     for path in (workdir / CHECKPOINTS).glob(f"*{UNCOMMITTED}*"):

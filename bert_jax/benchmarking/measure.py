@@ -310,7 +310,7 @@ def make_synthetic_batch(
     batch["input_ids"][:, :used] = rng.integers(1, vocab_size, (rows, used))
     batch["input_mask"][:, :used] = 1
     for row in range(rows):
-        ends = _ends(rng, used, shape.examples)
+        ends = _choose_ends(rng, used, shape.examples)
         _fill_row(batch, row, ends, shape, rng)
     batch["masked_lm_ids"] = np.where(
         batch["masked_lm_weights"] > 0,
@@ -320,7 +320,7 @@ def make_synthetic_batch(
     return batch
 
 
-def _ends(rng: np.random.Generator, used: int, most_examples: int) -> list[int]:
+def _choose_ends(rng: np.random.Generator, used: int, most_examples: int) -> list[int]:
     """Choose where the examples of a row end."""
     most = min(most_examples, len(_EXAMPLES_OF_A_ROW), used // MIN_EXAMPLE_TOKENS)
     chances = np.array(_EXAMPLES_OF_A_ROW[:most])

@@ -225,7 +225,7 @@ def read_rows(
     """
     suffix = suffix or find_suffix(path)
     if suffix in (TSV, CSV):
-        rows = _delimited_rows(path, wanted, how_to_fix, suffix, headers, skipped)
+        rows = _read_delimited_rows(path, wanted, how_to_fix, suffix, headers, skipped)
     elif suffix in JSON_LINES:
         rows = _json_rows(path, wanted, how_to_fix)
     elif suffix == PARQUET:
@@ -288,7 +288,7 @@ def _format_value(path: pathlib.Path, number: int, name: str, value: Any) -> str
     return str(value)
 
 
-def _delimited_rows(
+def _read_delimited_rows(
     path: pathlib.Path,
     wanted: Sequence[str],
     how_to_fix: str,

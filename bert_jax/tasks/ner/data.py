@@ -90,7 +90,7 @@ def read(path: pathlib.Path) -> TaggedFile:
     entities = 0
     for index, sentence in enumerate(sentences):
         is_bioes = scheme == "BIOES"
-        spans = _bioes_entities(path, sentence) if is_bioes else find_entities(sentence.tags)
+        spans = _find_bioes_entities(path, sentence) if is_bioes else find_entities(sentence.tags)
         tags = to_iob2(spans, len(sentence.words))
         sentences[index] = dataclasses.replace(sentence, tags=tags)
         entities += len(spans)
@@ -209,7 +209,7 @@ def _check_tags(path: pathlib.Path, sentences: Sequence[Sentence]) -> str:
     )
 
 
-def _bioes_entities(path: pathlib.Path, sentence: Sentence) -> list[Entity]:
+def _find_bioes_entities(path: pathlib.Path, sentence: Sentence) -> list[Entity]:
     """Return the entities of tags B- I- E- and S-, or B- I- L- and U-."""
     entities: list[Entity] = []
     start, open_type = 0, ""  # the entity that has not ended
