@@ -26,7 +26,7 @@ from data_pipeline.io import Refused, small_files
 from data_pipeline.io.atomic import check_no_file, write_json
 
 Key = TypeVar("Key")  # identifies a run
-_POLL_SECS = 1.0  # pause between checks for a signal, which another thread may have got
+_POLL_SECS = 1.0  # pause between checks for a signal, which another thread may receive
 _MAX_LOCKED_SECS = 120.0  # time for a killed command's run to save and leave its folder
 _END_BYTES = 1 << 16  # lines of a metrics.jsonl have about 1 KB
 _STEP_OF_LINE = re.compile(rb'^{"step": (\d{1,18}), "split": "(?!finding")', re.MULTILINE)
@@ -58,7 +58,7 @@ class Lane:
                     self._check()
                     time.sleep(_POLL_SECS)
         log, began = folder.parent / f"{folder.name}.log", time.monotonic()
-        old_bytes = log.stat().st_size if log.exists() else 0  # an earlier start's
+        old_bytes = log.stat().st_size if log.exists() else 0  # the log of an earlier start
         with self.screen.spinning(label) as show:
 
             def show_progress() -> None:
