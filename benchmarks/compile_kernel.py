@@ -4,9 +4,9 @@
         [KERNEL WINDOW]
 
 Run as a process of its own, with libtpu's settings in its environment; benchmarks.kernel_price
-does. KERNEL is attention, of short rows, or flash, of long ones, which rotates and has a WINDOW, or
-0. Prints a line of JSON for each slice: the names of the kernels in the compiled program, the steps
-of their grids for a row, and how often a loop over chunks of keys runs at most.
+does. KERNEL is attention (short rows) or flash (long rows, rotary positions; WINDOW is 0 for none).
+Prints a line of JSON for each slice: the names of the kernels in the compiled program, the steps of
+their grids per row, and the most iterations of a loop over chunks of keys.
 """
 
 import functools
@@ -50,7 +50,7 @@ def compiled(
     topology: str, seq_len: int, heads: int, head_width: int, rate: float, window: int | None
 ) -> Any:
     """Compile the program, with rows of its own on each device, as in a step."""
-    # A device of v4 is a chip, as it is at run time, only by this name.
+    # With this name a device of v4 is a chip, as at run time, and not a core.
     core = {"chip_config_name": "megacore"} if topology.startswith("v4") else {}
     devices = topologies.get_topology_desc(platform="tpu", topology_name=topology, **core).devices
     mesh = Mesh(np.array(devices), ("data",), axis_types=(AxisType.Explicit,))
@@ -71,7 +71,7 @@ def compiled(
     with jax.set_mesh(mesh):
         local = jax.shard_map(
             functools.partial(both_ways, heads, rate, window),
-            in_specs=tuple(of.sharding.spec for of in arrays),
+            in_specs=tuple(each.sharding.spec for each in arrays),
             out_specs=(rows, rows, rows),  # the bias gradients of all devices, one after another
             check_vma=False,
         )

@@ -37,7 +37,7 @@ MEASURES = ("field", "english", "task")
 
 
 def shape_model(width: int, layers: int) -> list[str]:
-    """Return the flags of a ModernBERT; with its gate as many weights as 4 x width without."""
+    """Return the flags of a ModernBERT; its gated MLP has the weights of an ungated 4 x width."""
     return [
         "--config=configs/quickstart.py:model=modernbert",
         f"--config.model.hidden_size={width}",

@@ -10,7 +10,7 @@ scores alone count: nats per token on held-out text, as benchmarks/records/READM
 --after takes the best from a finished comparison instead, and runs them with the next two seeds:
 the best three and one twice as wide, or the best two after a comparison that was itself --after.
 
-Steps do not depend on time once DIR/steps.json is written: a stopped benchmark resumes with the
+DIR/steps.json keeps the number of steps of each system, so a stopped benchmark resumes with the
 same command. On two cores, three minutes take an hour and a half, and ten minutes two hours.
 """
 
@@ -42,7 +42,7 @@ RESULT = "result.json"
 
 @dataclasses.dataclass(frozen=True)
 class Hand:
-    """Hold what people set by hand; the second phase reads as many positions, in rows of 64."""
+    """Hold what people set by hand; steps of phase 1 have as many positions, in rows of 64."""
 
     optimizer: str
     rate: float
@@ -50,7 +50,7 @@ class Hand:
     layers: int = 2
     width: int = 128
     seq_len: int = 32
-    share: float = 0.8  # of the steps that the first phase takes
+    share: float = 0.8  # the first phase's part of the steps
 
 
 HAND = {
@@ -71,7 +71,7 @@ HAND = {
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Hold the names of the configs by hand, the seed that chooses BEST of them, and the others."""
+    """Hold the names of configs set by hand, seeds that choose the best, and seeds that count."""
 
     names: tuple[str, ...]
     choosing: tuple[int, ...]
@@ -98,7 +98,7 @@ def find_hand(name: str) -> Hand:
 
 
 def list_flags(hand: Hand, steps: Sequence[int]) -> list[str]:
-    """Return the settings of a system by hand that takes so many steps in each phase."""
+    """Return the flags of a config set by hand, with these steps in each phase."""
     settings: dict[str, object] = {
         "optim.name": hand.optimizer,
         "optim.weight_decay": 0.3 if hand.optimizer == "muon" else 0.01,

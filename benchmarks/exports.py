@@ -58,7 +58,7 @@ def compare(
 ) -> Iterator[dict[str, Any]]:
     """Yield the comparison with each version of transformers."""
     written = folder / TOKENIZER_JSON
-    if written.is_file():  # SentencePiece breaks ties of scores otherwise than the library
+    if written.is_file():  # its library breaks ties of scores differently from SentencePiece
         read = load_vocabulary(written, reads_special_tokens=True)
         words = dataclasses.replace(read, template=exported.vocabulary.template)
         exported = dataclasses.replace(exported, vocabulary=words)

@@ -1,15 +1,15 @@
 """Price the attention kernels by the TPU compiler: python -m benchmarks.kernel_price --help.
 
-Compiles forward and backward in a small program for a TPU slice, has libtpu write down its final
-schedule, and counts bundles of instructions. A core issues one bundle a cycle where nothing
-stalls, and one step of the grid is a row of the batch, or of flash attention a tile of one: so the
-cycles of a row are the compiler's estimate, not a measurement. Bundles in a loop count as often as
-it runs; the loop over chunks of keys as in a row that is one example, where none is skipped.
-Waiting for HBM and starting a step are not in them. With --update they go
-into bert_jax/planning/kernel_prices.json, where bert_jax.plan finds them.
+Compiles forward and backward in a small program for a TPU slice, has libtpu dump the final
+schedule, and counts bundles of instructions. A core issues one bundle per cycle unless it stalls; a
+step of the grid is a row of the batch, for flash attention a tile of a row. The cycles of a row are
+therefore the compiler's estimate, not a measurement. Bundles in a loop count once per iteration;
+the loop over chunks of keys is counted for a row with one example, where no chunk is skipped.
+Waiting for HBM and starting a step are left out. With --update the cycles go into
+bert_jax/planning/kernel_prices.json, where bert_jax.plan finds them.
 
 With --store=STORE --packed_examples=1,8 it also prints the mean cycles of that store's packed rows,
-of which flash attention skips chunks of keys.
+in which flash attention skips chunks of keys.
 """
 
 import argparse
@@ -226,9 +226,9 @@ def compile_schedules(
 def count_cycles(text: str, steps: int, chunks: float) -> tuple[int, int]:
     """Count the bundles of a final schedule, and the cycles of a row.
 
-    The outermost loop runs over the grid, `steps` times per row, and is counted with the little
-    before and after it. Bundles of a loop in it count as often as it runs: `chunks` times where
-    the schedule states no number. The first of several prepares a row: once, not every step.
+    The outermost loop runs over the grid, `steps` times per row; the few bundles around it are
+    counted with it. Bundles of an inner loop count once per iteration, `chunks` times where the
+    schedule states no number. Of several inner loops the first prepares a row: once per row.
     """
     bundle = re.compile(r"^\s*(?:0x[0-9a-f]+|0)\s+(?:(\w\w)\s*)?:(.*)$", re.MULTILINE)
     lines = bundle.findall(text)

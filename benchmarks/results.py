@@ -35,7 +35,7 @@ RESULTS = DOCS / "results"
 HELP = "row of docs/results to renew with this measurement; NEW:ROW puts a new row below ROW"
 # A recording changes these itself, so the next one may find them changed.
 _NOT_CODE = (":(exclude)docs", ":(exclude)README.md")
-_OF_CPU = re.compile(r"\((R|TM)\)| CPU| Processor| @ .*")  # in the processor's name, not needed
+_OF_CPU = re.compile(r"\((R|TM)\)| CPU| Processor| @ .*")  # left out of the processor's name
 
 Theme = dict[str, Any]  # a file of RESULTS
 
@@ -54,7 +54,7 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Hold a row that is to be written, and the facts of before the measurement."""
+    """Hold a row to write, with what was read before the measurement."""
 
     name: str
     above: str  # for a new row, the one above it
@@ -169,7 +169,7 @@ def list_rows(themes: Mapping[pathlib.Path, Theme]) -> list[dict[str, str]]:
 
 
 def read_command(argv: Sequence[str]) -> str:
-    """Write a command line of Python as it was given, but --record."""
+    """Return a command line of Python as it was given, without --record."""
     text = shlex.join(["python", *argv[1:]])
     return re.sub(r" --?record[= ]\S+", "", text)
 

@@ -7,7 +7,7 @@ Without --model the weights are the MiniLM that make setup installs, and the fir
 environment unless --python has one. A round is all sentences on our side, then on theirs: from text
 to one vector per sentence, the mean of its tokens (of length one if the folder's modules.json says
 so), in float32 and batches of 32. Before the first round each side computes all of them once, which
-compiles and warms up, and the vectors must agree to 1e-5. Weights are read before.
+compiles and warms up, and the vectors must agree to 1e-5. The weights are read before that.
 """
 
 import argparse

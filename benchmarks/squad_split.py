@@ -29,7 +29,7 @@ def join(paragraphs: Iterable[Paragraph], has_unanswerable: bool) -> Paragraphs:
     entries: Paragraphs = {}
     for paragraph in paragraphs:
         entry = entries.setdefault(letters(paragraph.context), {"context": "", "qas": []})
-        # Answers go by the place in the text: of two spellings of a text one is kept.
+        # Answers are positions in the text, so one spelling of a text is kept.
         if entry["context"] not in ("", paragraph.context):
             continue
         entry["context"] = paragraph.context

@@ -183,7 +183,7 @@ from bert_jax.logging.console import Screen, duration
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.store import open_store
 
-# Settings -> the kind, and what trains it: (folder, what it reads, settings, screen).
+# Settings -> the kind, and the function that trains it: (folder, text, settings, screen) -> None.
 _TRAIN: dict[type[Any], tuple[str, Callable[[pathlib.Path, Any, Any, Screen], None]]] = {
     SkipGram: (SKIPGRAM, skipgram.train),
     BiLM: (BILM, bilm.train),

@@ -17,7 +17,7 @@ from data_pipeline.io import Refused
 
 @dataclasses.dataclass(frozen=True)
 class ConvertFlags:
-    """Declare the flags; from_ is --from, which Python has a word of its own for."""
+    """Declare the flags; from_ is --from, as `from` is a Python keyword."""
 
     from_: str = flag(
         "",
@@ -121,7 +121,7 @@ def _main(log: LibraryLog, flags: ConvertFlags) -> int:
 
 
 def _name_unkept(checkpoint: Pretrained, target: Target, screen: Screen) -> None:
-    """Print what a checkpoint asks of sentence-transformers, and its export to hf: does not."""
+    """Print the sentence-transformers settings of a checkpoint that its export to hf: loses."""
     config = checkpoint.config
     length, layers = config.max_position_embeddings, choose_layers("-1", config.num_hidden_layers)
     written = Extraction(layers, MEAN, False, length, stride=0, batch_size=1)
@@ -130,7 +130,7 @@ def _name_unkept(checkpoint: Pretrained, target: Target, screen: Screen) -> None
 
 
 def _publish(flags: ConvertFlags, target: Target, screen: Screen) -> int:
-    """Copy a checkpoint with all that a branch begins with."""
+    """Copy a checkpoint with its optimizer, position and record, for runs to branch from."""
     scheme, place = load.split_address(flags.from_)
     if scheme != load.ORBAX or target.scheme != load.ORBAX:
         raise Refused(
@@ -188,7 +188,7 @@ def _convert(
 def _upload(
     target: Target, name: str, is_public: bool, screen: Screen, say_error: Callable[[str], None]
 ) -> int:
-    """Upload a finished export, which stays if that fails or is stopped; return the exit code."""
+    """Upload a finished export; return the exit code. A failed upload keeps the export."""
     try:
         with screen.spinning(f"uploading {target.folder} to {name}"):
             page = hub.upload(target.folder, name, is_public)
@@ -222,7 +222,7 @@ def _describe(checkpoint: Pretrained) -> list[tuple[str, str]]:
 
 
 def _show_next_steps(checkpoint: Pretrained, target: Target, screen: Screen) -> None:
-    """Print what an export is used with; flags and commands are quoted for a shell."""
+    """Print how to use an export; flags and commands are quoted for a shell."""
     if target.scheme == HF:
         kind = huggingface.choose_architecture(checkpoint)
         rows = [

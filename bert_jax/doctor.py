@@ -21,7 +21,7 @@ from bert_jax.runtime.cli import GivenConfig, ProcessFlags
 from data_pipeline.cli.flags import Command, flag
 from data_pipeline.io import Refused
 
-_BASE, _SMALL = "configs/base.py", "configs/quickstart.py"  # defaults; the second is a CPU's
+_BASE, _SMALL = "configs/base.py", "configs/quickstart.py"  # defaults; the second on CPUs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ def _main(log: LibraryLog, flags: DoctorFlags) -> int:
         watchdog = Watchdog()
         if flags.process.multihost:
             run.join_processes(flags.process, config.hosts, log)
-            watchdog.begin(log.screen, log.say)  # the other workers would wait for one that fails
+            watchdog.begin(log.screen, log.say)  # ends this worker if another one fails
         is_writer = processes.number() == 0
         screen = Screen(is_writer=is_writer)
         if not flags.config.place:
@@ -128,7 +128,7 @@ def summarize(results: Mapping[str, CheckResult]) -> str:
 
 
 def _refuse_alone(config: Config) -> None:
-    """Refuse to run alone on a worker of several, where a TPU waits for the others forever."""
+    """Refuse to run on one worker of several: a TPU would wait for the other workers forever."""
     try:
         rank = startup.find_rank(None, None, None, config.hosts.start_secs)
     except ValueError:  # no platform tells
@@ -143,7 +143,7 @@ def _refuse_alone(config: Config) -> None:
 def _list_parts(
     config: Config, source: Any, teacher: ModelConfig | None, flags: DoctorFlags
 ) -> dict[str, Check]:
-    """List the parts in order: what costs seconds first."""
+    """List the parts to check, the quick ones first."""
     local = mesh_lib.make_mesh(MeshConfig(), jax.local_devices())
     whole = mesh_lib.make_mesh(config.mesh)
     seq_len, batch_size = config.phases[0].seq_len, config.phases[0].batch_size
@@ -186,7 +186,7 @@ def check_parts(
     """Check each part and print its result; an error is a result too."""
     began, results = time.monotonic(), dict[str, CheckResult]()
     for name, check in parts.items():
-        # Each worker has its own clock, and a part that one of them skips never ends on the others.
+        # All workers must skip the same parts: a part that only some start never ends.
         own = str(time.monotonic() - began > limit_secs)
         if "True" in processes.agree("whether the time is over", own, _MAX_WAIT_SECS):
             result = CheckResult(SKIPPED, f"the {limit_secs:g} s of --limit_secs are over")

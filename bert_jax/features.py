@@ -148,7 +148,7 @@ def _extract(
             for group in compute_groups(step, model, groups, extraction, show_count):
                 write(group)
                 tokens += len(group.rows.token_ids)
-                del group  # its vectors must go before the next are computed
+                del group  # frees its vectors before the next are computed
         except Refused as error:
             raise Refused(f"{error}; nothing was written") from error
         if not counts.lines:

@@ -21,12 +21,12 @@ from data_pipeline.cli.flags import Command, flag
 from data_pipeline.io import Refused
 
 # A run is fitted once it has come this share of the way from the unigram loss to the n-gram loss.
-# Until attention finds the words that matter, the loss stays on a plateau, and then it falls fast:
-# it shows when that happens, not what size and tokens bring (arXiv 2309.07311). The quickstart's,
-# with 4.6 nats of n-grams and 6.4 of unigrams, falls from 5.6 to 4.7 in 400 steps.
+# The loss stays on a plateau until attention finds the words that matter, then falls fast (arXiv
+# 2309.07311). Before the end of this fall, it depends on when the fall began, not on size and
+# tokens. In the quickstart (n-grams 4.6 nats, unigrams 6.4), it falls from 5.6 to 4.7 in 400 steps.
 LEARNED = 0.7
-# Peak at the narrowest width. Of 1e-3, 2e-3, 4e-3 and 8e-3 the best in short runs was 4e-3 at width
-# 64, with 2e-3 less than 0.01 nats behind, and 2e-3 at width 256, by transfer
+# Peak at the narrowest width. Of 1e-3, 2e-3, 4e-3 and 8e-3, the best in short runs was 4e-3 at
+# width 64 (2e-3 was less than 0.01 nats worse), and with transfer 2e-3 at width 256
 # (docs/results/training.md).
 LEARNING_RATE = 3e-3
 

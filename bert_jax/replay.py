@@ -78,7 +78,7 @@ class ReplayedRow:
 def replay_rows(
     feed: StoreFeed, vocabulary: Vocabulary, step: int, most: int | None
 ) -> Iterator[ReplayedRow]:
-    """Yield the first `most` rows, None for all, of the global batch of a step from 1."""
+    """Yield the first `most` rows (None: all) of a step's global batch; steps count from 1."""
     phase, step_rows = config_lib.phase_of_step(feed.config, step), feed.locate_step(step)
     positions_B, pieces = step_rows.positions_B[:most], vocabulary.pieces()
     objective = config_lib.list_objectives(feed.config)[phase]

@@ -49,7 +49,7 @@ class SettingRow:
 
 @dataclasses.dataclass(frozen=True)
 class SettingsGroup:
-    """Hold the single settings of a dataclass of a config."""
+    """Hold the settings of one dataclass of a config."""
 
     key: str  # config.model, config.phases[0], or config
     about: str
@@ -57,7 +57,7 @@ class SettingsGroup:
 
 
 def list_all() -> dict[type[Any], list[SettingsGroup]]:
-    """Return the groups of each kind of config; fine-tuning's without what pre-training's say."""
+    """Return the groups of each kind of config; of fine-tuning, what differs from pre-training."""
     study = StudyConfig(rows=(StudyRow(),), tasks=(StudyTask(),))
     return {
         Config: list(_list_groups(Config())),
@@ -67,9 +67,9 @@ def list_all() -> dict[type[Any], list[SettingsGroup]]:
 
 
 def _list_groups(config: Any, known: Any = None) -> Iterator[SettingsGroup]:
-    """Yield the single settings of a config, then each group.
+    """Yield the settings outside of groups, then each group.
 
-    A group that `known` has too is reduced to the settings with other defaults.
+    Of a group that `known` has too, yield only the settings with another default there.
     """
     yield _describe_group("config", config)
     for field in dataclasses.fields(config):

@@ -32,7 +32,8 @@ class TrainFlags:
     )
 
 
-# The start of this process, before the slow imports, for config.budget; None in a library.
+# When this process started, before the slow imports, which count for config.budget; None if
+# imported.
 _STARTED = time.time() if __name__ == "__main__" else None
 
 COMMAND = Command(

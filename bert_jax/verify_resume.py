@@ -160,7 +160,7 @@ class KilledRun:
         config: Config,
         rng: random.Random,
     ) -> None:
-        """Take the timing of the finished run in `whole`; `start` starts an attempt."""
+        """Read the timing of the finished run in `whole`; `start` starts an attempt."""
         self.kills: list[Kill] = []
         self._start, self._workdir, self._rng = start, workdir, rng
         self._steps = config_lib.total_steps(config)
@@ -171,7 +171,7 @@ class KilledRun:
         self._interval_secs = config.log_every_steps * secs[goodput.TRAINING] / last.step
 
     def kill(self, number: int, total: int) -> Kill:
-        """Start an attempt and kill it at a random moment of part `number` of `total` of the run.
+        """Start an attempt; kill it at a random moment in part `number`, from 0, of `total` parts.
 
         Raises RunEnded if the run ends before that.
         """
@@ -200,16 +200,16 @@ class KilledRun:
             return last is not None and last.began >= attempt.began and last.step >= step
 
         self._until(attempt, lambda: has_reached(0))
-        before = _half_saved(self._workdir)
+        before = _list_half_saved(self._workdir)
         self._until(attempt, lambda: has_reached(until_step))
         if not in_save:
             time.sleep(self._rng.uniform(0.0, self._interval_secs))
             return "in training"
         while True:
-            self._until(attempt, lambda: bool(_half_saved(self._workdir) - before))
+            self._until(attempt, lambda: bool(_list_half_saved(self._workdir) - before))
             for process in attempt.processes:
                 process.send_signal(signal.SIGSTOP)  # else the save could finish before the kill
-            if _half_saved(self._workdir) - before:
+            if _list_half_saved(self._workdir) - before:
                 return "in a save"
             for process in attempt.processes:
                 process.send_signal(signal.SIGCONT)
@@ -219,7 +219,7 @@ class KilledRun:
             if any(process.poll() is not None for process in attempt.processes):
                 attempt.finish()
                 raise RunEnded(
-                    f"the run came to its end after {len(self.kills)} kills: give it more steps "
+                    f"the run finished after {len(self.kills)} kills: give it more steps "
                     "(--config.phases[0].steps), or fewer --kills"
                 )
             time.sleep(_POLL_SECS)
@@ -238,7 +238,7 @@ class KilledRun:
         return goodput.read_attempts(self._workdir / goodput.FILE)
 
 
-def _half_saved(workdir: pathlib.Path) -> set[tuple[str, int]]:
+def _list_half_saved(workdir: pathlib.Path) -> set[tuple[str, int]]:
     """List uncommitted checkpoints, including the checkpoints of killed processes."""
     unfinished = set()
     for path in (workdir / CHECKPOINTS).glob(f"*{UNCOMMITTED}*"):

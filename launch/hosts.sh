@@ -12,9 +12,9 @@
 set -uo pipefail
 
 readonly MAX_TRIES=5 PORT=8482 POLL_SECS=${POLL_SECS-20} PAUSE_SECS=${PAUSE_SECS-60}
-# How long the others may take to end after a process that failed: longer than config.hosts.heartbeat_secs.
+# Time for the other processes to end after one has failed; longer than config.hosts.heartbeat_secs.
 readonly GRACE_SECS=${GRACE_SECS-120}
-# Codes after which the same start would end so again. A process ends with 0 only after all have agreed that the
+# Exit codes with which another start would end too. A process ends with 0 only after all have agreed that the
 # run is complete.
 readonly FINAL='[023]|126|127'
 readonly SSH=(timeout 300 ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=20)
@@ -117,7 +117,7 @@ while true; do
     until on_all start "$@"; do
         code=$?
         stop
-        # What ssh (255) or its time limit (124) ends may pass; a host may refuse once, for a start that was cut off.
+        # Failures of ssh (255) or by its time limit (124) may pass; a host may refuse once, after a start that was cut off.
         [[ $code =~ ^(124|255)$ ]] || ((++refusals < 2)) || refuse "not started: $failed"
         echo "not started, tried again in $PAUSE_SECS s: $failed"
         sleep "$PAUSE_SECS"

@@ -45,10 +45,10 @@ if [[ $restarts != 0 ]]; then read -r tries former 2>/dev/null <"$tries_file" ||
 # A start that Slurm ended, as a preemption does, wrote no count but may have saved.
 [[ $tries =~ ^[0-9]$ && ($before == "$former" || $before == unknown) ]] || tries=0
 
-# srun, as Slurm signals the steps of a job and not this shell. A process that fails or dies ends the others,
-# which takes up to a minute; were srun to end them, their 137 would hide its exit code, as srun returns the
-# highest. What is hidden nevertheless is harmless: after a 2 or 3 the next start ends with it again, after a
-# 0 with 0. Since 22.05 srun does not take --cpus-per-task from sbatch.
+# srun, as Slurm signals the steps of a job and not this shell. After a process fails or dies, the others end by
+# themselves within a minute; if srun killed them, their 137 would hide the first exit code, as srun returns the
+# highest. A code that is hidden nevertheless does no harm: after 0, 2 or 3 the next start ends with the same.
+# Since 22.05 srun does not take --cpus-per-task from sbatch.
 code=0
 srun --kill-on-bad-exit=0 --wait=0 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} \
     "$python" -u -m bert_jax.train "$@" --multihost || code=$?

@@ -132,7 +132,7 @@ class Pairs:
             "model.attention_probs_dropout_prob": case.dropout_rate,
             "log_every_steps": 1,
             **{f"optim.{name}": value for name, value in OPTIM.items()},
-            **{f"data.{name}": value for name, value in _set(options).items()},
+            **{f"data.{name}": value for name, value in _list_changed(options).items()},
         }
         command = [sys.executable, "-m", "bert_jax.finetune", f"--workdir={workdir}"]
         command += [f"--config=configs/finetune/glue.py:task={case.task}"]
@@ -275,7 +275,7 @@ def _children_cpu_secs() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _set(options: TaskOptions) -> dict[str, Any]:
+def _list_changed(options: TaskOptions) -> dict[str, Any]:
     """Return the settings that differ from the defaults."""
     default = dataclasses.asdict(TaskOptions())
     return {name: v for name, v in dataclasses.asdict(options).items() if v != default[name]}

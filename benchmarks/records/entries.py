@@ -261,7 +261,7 @@ def read_entries() -> list[Entry]:
 def check_entries(entries: Sequence[Entry]) -> list[Verdict]:
     """Judge each entry by the rules and by the best entry that stands before it.
 
-    What stands at fixed compute is an entry of fixed data as well.
+    Entries of track COMPUTE count as earlier ones of track DATA too.
     """
     verdicts = list[Verdict]()
     for entry in entries:

@@ -113,9 +113,9 @@ def read_fingerprints(workdir: pathlib.Path) -> tuple[int | None, tuple[str, str
 
 
 def find_differences(expected: Trace, found: Trace, first: int, is_same_machine: bool) -> list[str]:
-    """Describe in what a replay differs from an entry's trace; [] if in nothing.
+    """Describe the differences between a replay and an entry's trace; [] if there are none.
 
-    Fingerprints are compared from step `first` on, and on the same kind of machine alone.
+    Fingerprints are compared from step `first` on, and only on the same kind of machine.
     """
     differences = []
     if found.rows != expected.rows:

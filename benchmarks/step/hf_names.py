@@ -37,7 +37,7 @@ _IN_A_LAYER = {
 
 
 def from_hf_flax(theirs: Mapping[str, np.ndarray], layers: int) -> dict[str, np.ndarray]:
-    """Every parameter under our path.
+    """Return every parameter under our path.
 
     Raises:
       ValueError: theirs has parameters that this table does not name.
@@ -57,7 +57,7 @@ def from_hf_flax(theirs: Mapping[str, np.ndarray], layers: int) -> dict[str, np.
 
 
 def from_hf_torch(theirs: Mapping[str, np.ndarray], layers: int) -> dict[str, np.ndarray]:
-    """Every parameter under our path.
+    """Return every parameter under our path.
 
     Raises:
       ValueError: theirs has parameters that the table of names does not have.

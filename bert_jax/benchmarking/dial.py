@@ -1,4 +1,4 @@
-"""Choose the size, rows, batch and steps that a budget of time pays.
+"""Choose the size, rows, batch and steps that a budget of time pays for.
 
 `choose_run` is a function of a request, a measurement and a clock. A step of the smallest size is
 measured first. Unmeasured sizes are assumed to run at the same operations per second, until one of
@@ -36,9 +36,9 @@ from data_pipeline.io import Refused
 
 # The share of the budget that is planned for; the rest covers variation from run to run.
 AIM = 0.96
-# Seconds after the choice outside of steps and evaluations (initial weights, traces, the programs
-# of evaluations, saves, curves), per second of setup of a step. Estimated from the processor time
-# of a single run.
+# Seconds after the choice that go into neither steps nor evaluations (initial weights, tracing,
+# compiling evaluations, saves, curves), per second of tracing and compiling a step. Estimated from
+# the processor time of a single run.
 REST_PER_SETUP_SEC = 2.0
 
 
@@ -52,14 +52,14 @@ class Tuned(NamedTuple):
     min_steps: int  # width 128 is then 0.4 nats below the unigram loss
 
 
-# Both have the width and the tokens of all steps below. Muon's rate is known at that width only.
+# Tuned at BASE_WIDTH, with BASE_TOKENS in all steps. Muon's rate is known at that width only.
 ADAMW = Tuned(1536, 3e-3, 1.0, (0.125, 0.075), 300)
 MUON = Tuned(3072, 8e-3, 0.5, (0.0735, 0.122), 150)
 MUON_WEIGHT_DECAY = 0.3
 BASE_WIDTH, BASE_TOKENS = 128, 3.07e6
-# The batch changes with this power of the tokens; Bergsma et al. 2025 (arXiv 2505.13738) find 0.38
-# for the best batch of causal models. Batches are half an octave apart, to compile few of them; a
-# quarter of AdamW's batch at the same rate left the plateau late.
+# The batch grows with this power of the tokens; Bergsma et al. 2025 (arXiv 2505.13738) find 0.38
+# for the best batch of causal models. Batches differ by half octaves, so that few are compiled. A
+# quarter of AdamW's batch, at the same rate, made the loss leave its plateau late.
 BATCH_POWER, MIN_OCTAVES = 0.4, -0.5
 PHASE_SHARES = (0.8, 0.2)  # each phase's part of all steps
 MAX_WARMUP_STEPS = 10_000  # Devlin et al. 2019, appendix A.2
@@ -95,7 +95,7 @@ class RowCounts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TimeBudget:
-    """Hold config.budget: as it was given, in seconds, and the slice that dollars pay."""
+    """Hold config.budget: as it was given, in seconds, and the slice that dollars pay for."""
 
     text: str
     secs: float
@@ -206,7 +206,7 @@ class DialChoice:
 
 
 def choose_run(request: DialRequest, measure: Measure, clock: Callable[[], float]) -> DialChoice:
-    """Choose the run that a budget pays on this machine.
+    """Choose the run that a budget pays for on this machine.
 
     `clock` returns the seconds since the command began.
 
@@ -216,7 +216,7 @@ def choose_run(request: DialRequest, measure: Measure, clock: Callable[[], float
     _check_recipe(request.config)
     law = fit_ladder()
     shapes = _list_shapes(request, law)
-    for shape in shapes:  # refuse what some size cannot have, before measuring
+    for shape in shapes:  # before measuring, refuse settings that do not fit a size
         _configure(request, shape, 0.0)
     speeds = _Speeds(request, measure, clock, law, shapes)
     size = speeds.choose_size()
@@ -240,7 +240,7 @@ def choose_run(request: DialRequest, measure: Measure, clock: Callable[[], float
 
 
 def choose_octaves(tokens: float) -> float:
-    """Return how many octaves the batch of a run that reads so many tokens is above the tuned."""
+    """Return the octaves from the tuned batch to the batch of a run that reads so many tokens."""
     octaves = max(MIN_OCTAVES, BATCH_POWER * math.log2(max(tokens, 1.0) / BASE_TOKENS))
     return round(2 * octaves) / 2
 
@@ -281,7 +281,7 @@ def _list_shapes(request: DialRequest, law: Law) -> list[EncoderShape]:
         needed = math.ceil(count / (most / request.unique_tokens))
         raise Refused(
             f"config.data.store={request.config.data.store} has {request.unique_tokens:,} tokens "
-            f"to train on, and the smallest size, {smallest.name}, needs {needed:,}, one for ten "
+            f"to train on, and the smallest size, {smallest.name}, needs {needed:,}, one per ten "
             "parameters of its layers; build a store of more text, continue a published encoder "
             "with --config=configs/continue.py, or try --config=configs/quickstart.py"
         )
@@ -290,7 +290,7 @@ def _list_shapes(request: DialRequest, law: Law) -> list[EncoderShape]:
 
 @dataclasses.dataclass
 class _Speeds:
-    """Tell how fast sizes train: measured, or from the operations of the largest measured size."""
+    """Find how fast sizes train: measured, or scaled by operations from the largest measured."""
 
     request: DialRequest
     measure_phase: Measure
@@ -301,7 +301,7 @@ class _Speeds:
     too_large: EncoderShape | None = None  # the smallest that does not fit into memory
 
     def choose_size(self) -> DialSize:
-        """Measure sizes until the one of the lowest predicted loss is among them; return it.
+        """Measure sizes until the size with the lowest predicted loss is measured; return it.
 
         Raises:
           Refused: the budget is too small for any of them, or the memory.
@@ -313,13 +313,13 @@ class _Speeds:
             except MemoryError as error:
                 if not self.measured:
                     raise Refused(str(error)) from error
-                self.shapes = self.shapes[: self.shapes.index(shape)]  # larger ones neither
+                self.shapes = self.shapes[: self.shapes.index(shape)]  # larger ones fail too
                 self.too_large = shape
             shape = self._find_next()
         return self.rank(list(self.measured))[0]
 
     def _find_next(self) -> EncoderShape | None:
-        """Return an unmeasured size that is or may be the best by its operations; else None."""
+        """Return an unmeasured size that is predicted to be the best, or may be; else None."""
         best, *others = self.rank(self.shapes)
         rivals = [best, *(each for each in others if self._may_beat(each, best))]
         return next((each.shape for each in rivals if each.shape not in self.measured), None)
@@ -336,7 +336,7 @@ class _Speeds:
         return size
 
     def shrink(self, size: DialSize, octaves: float) -> DialSize:
-        """Return a size with a smaller batch, whose steps are assumed to take as much less time."""
+        """Return a size with a smaller batch; step times are assumed proportional to the batch."""
         config = _configure(self.request, size.shape, octaves)
         step_secs = tuple(
             secs * phase.batch_size / measured.batch_size
@@ -347,7 +347,7 @@ class _Speeds:
         return self._make_size(size.shape, octaves, config, step_secs, size.setup_secs)
 
     def find(self, shape: EncoderShape) -> DialSize:
-        """Return a size with its speed, by its operations if it was not measured."""
+        """Return a size with its measured speed, or one estimated from its operations."""
         if shape in self.measured:
             return self.measured[shape]
         known = max(self.measured.values(), key=lambda each: each.layer_parameters)
@@ -424,7 +424,7 @@ class _Speeds:
         return left - size.evaluation_secs
 
     def count_steps(self, size: DialSize) -> float:
-        """Return the steps that fit, of both phases and no more than MANY_EPOCHS of the text."""
+        """Return the steps of both phases that fit the time, at most MANY_EPOCHS of the text."""
         most = MANY_EPOCHS * self.request.unique_tokens / self.count_step_tokens(size)
         return min(self.left_secs(size) / size.mean_secs, most)
 
@@ -446,7 +446,7 @@ class _Speeds:
 
 
 def find_tuned(optimizer: str, shape: EncoderShape) -> Tuned:
-    """Return what was tuned for an optimizer; AdamW's for others, and for Muon at other widths."""
+    """Return an optimizer's tuned settings: Muon's at BASE_WIDTH, AdamW's in all other cases."""
     return MUON if optimizer == "muon" and shape.width == BASE_WIDTH else ADAMW
 
 
@@ -457,7 +457,7 @@ def _replaces_adamw(request: DialRequest, shape: EncoderShape) -> bool:
 
 
 def _configure(request: DialRequest, shape: EncoderShape, octaves: float) -> ResolvedRun:
-    """Return the resolved config of a size, with so many steps that any warm-up fits."""
+    """Return the resolved config of a size, with enough steps for any warm-up."""
     config = _set_choices(request, shape, octaves, (8 * 10**8, 2 * 10**8), 10**9)
     return resolve(config, store=request.facts)
 
@@ -469,7 +469,7 @@ def _set_choices(
     steps: Sequence[int],
     most_between_saves: int,
 ) -> Config:
-    """Return the config of a size; what the command line sets stays."""
+    """Return the config of a size; settings from the command line are kept."""
     config, replaced = request.config, _replaces_adamw(request, shape)
     tuned = find_tuned("muon" if replaced else config.optim.name, shape)
     model = reshape(dataclasses.replace(config, model=request.proportions), shape).model
@@ -525,7 +525,7 @@ def _set_choices(
 
 
 def _split_steps(request: DialRequest, size: DialSize, left_secs: float) -> list[int]:
-    """Divide time and passes over the text, less what phases take whose steps are given."""
+    """Return each phase's steps for what given steps leave of the time and of MANY_EPOCHS."""
     left_tokens = float(MANY_EPOCHS * request.unique_tokens)
     secs_per_share = tokens_per_share = 0.0
     for index, phase in enumerate(size.config.phases):

@@ -162,7 +162,7 @@ def read_budget(config: Config, is_multihost: bool) -> TimeBudget:
 def settle_budget(
     given: GivenConfig[Config], budget: TimeBudget, home: pathlib.Path, began: float
 ) -> Config:
-    """Return the run that a budget pays, and write it to the workdir; take one written before.
+    """Return the run that a budget pays for, and write it to the workdir, or read it from there.
 
     `home` is the workdir's folder, `began` the start of the command in seconds since 1970.
 
@@ -173,8 +173,8 @@ def settle_budget(
     screen, path = Screen(is_writer=True), home / CHOSEN
     others = [override for override in given.overrides if override.path != "budget"]
     if path.is_file():
-        words = "nothing is measured again; another --workdir chooses anew"
-        screen.print(f"budget: the run chosen earlier, {path}, stays; {words}")
+        words = "nothing is measured again; give another --workdir to choose a new one"
+        screen.print(f"budget: the run is the one chosen earlier, {path}; {words}")
         return overrides.load(Config, CHOSEN, lambda name: str(path), others)
     if (home / run_record.FILE).exists():
         raise Refused(
@@ -183,7 +183,7 @@ def settle_budget(
         )
     _check_devices(budget)
     request, stores = read_request(given, budget, jax.device_count(), screen)
-    # What build_setup would refuse after the measuring; another start would choose another run.
+    # build_setup would refuse these only after measuring, and a new start might choose another run.
     resume.check_place(home, [store.directory for store in stores])
     workdir_lib.open_local_workdir(home).claim(is_writer=True)
     compile_lib.keep_in(home, is_writer=True)  # the run reads what is compiled for the measurement
@@ -198,7 +198,7 @@ def settle_budget(
 def explain(request: DialRequest, choice: DialChoice, origin: str, spent: str) -> Rows:
     """Return a label and a text for each part of a choice, and its reason.
 
-    `origin` says how speeds are known, and `spent` what choice.spent_secs were.
+    `origin` describes the speeds (such as measured), `spent` describes choice.spent_secs.
     """
     return [*_explain_size(request, choice, origin), *_explain_run(request, choice, spent)]
 
@@ -286,7 +286,7 @@ def _explain_run(request: DialRequest, choice: DialChoice, spent: str) -> Rows:
     ]
     has_steps = request.is_given("phases[0].steps") and request.is_given("phases[1].steps")
     if choice.secs < 0.9 * budget.secs and not has_steps:
-        words = f"read more than {MANY_EPOCHS} times, text is known to cost quality"
+        words = f"reading text more than {MANY_EPOCHS} times is known to cost quality"
         rows.append(("", f"less is better here: {words}; more text would bring more"))
     return rows
 

@@ -32,9 +32,9 @@ from data_pipeline.spec.schema import MIN_EXAMPLE_TOKENS, RowShape
 Batch = dict[str, np.ndarray]
 
 BY_DEVICE, BY_COMPILER = "device", "compiler"  # who counted the memory
-GROUPS, MIN_STEPS = 20, 5  # quartiles require some groups, and a group some steps
+GROUPS, MIN_STEPS = 20, 5  # most groups, and fewest steps timed
 _WARM_UP_STEPS = 2  # steps after the first, before the size of a group is known
-_AGREE_SECS = 600.0  # most by which processes may differ in the time of these steps
+_AGREE_SECS = 600.0  # time limit to wait for process 0 after these steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Length:
     secs: float
 
     def groups(self, step_secs: float) -> tuple[int, int]:
-        """Return how many groups, at most GROUPS, and how many steps in each.
+        """Return the number of groups, at most GROUPS, and the steps per group.
 
-        step_secs is about the time of a step; a last group that would be smaller is left out.
+        step_secs is about the time of a step; a smaller last group is left out.
         """
         steps = self.steps or max(MIN_STEPS, round(self.secs / max(step_secs, 1e-9)))
         group_steps = -(-steps // GROUPS)
@@ -310,7 +310,7 @@ def make_synthetic_batch(
     batch["input_ids"][:, :used] = rng.integers(1, vocab_size, (rows, used))
     batch["input_mask"][:, :used] = 1
     for row in range(rows):
-        ends = _ends(rng, used, shape.examples)
+        ends = _choose_ends(rng, used, shape.examples)
         _fill_row(batch, row, ends, shape, rng)
     batch["masked_lm_ids"] = np.where(
         batch["masked_lm_weights"] > 0,
@@ -320,7 +320,7 @@ def make_synthetic_batch(
     return batch
 
 
-def _ends(rng: np.random.Generator, used: int, most_examples: int) -> list[int]:
+def _choose_ends(rng: np.random.Generator, used: int, most_examples: int) -> list[int]:
     """Choose where the examples of a row end."""
     most = min(most_examples, len(_EXAMPLES_OF_A_ROW), used // MIN_EXAMPLE_TOKENS)
     chances = np.array(_EXAMPLES_OF_A_ROW[:most])

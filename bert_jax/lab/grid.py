@@ -82,7 +82,7 @@ class GridOutcome:
     run: GridRun
     scores: Mapping[str, float]  # development scores by name; empty where it failed
     baseline: Mapping[str, float]  # the same names: scores without reading the text
-    error: str = ""  # why it failed, or was not run yet
+    error: str = ""  # why it has no scores; "" if it has
 
     @property
     def is_finished(self) -> bool:
@@ -139,7 +139,7 @@ def read_outcome(folder: pathlib.Path, run: GridRun, error: str = "not run yet")
 
 
 def choose_score(outcomes: Sequence[GridOutcome], requested: str = "") -> str:
-    """Name the score that decides; the requested one, even "", before a run is finished."""
+    """Name the score that decides; before a run is finished, the requested one, which may be ""."""
     for outcome in outcomes:
         if outcome.is_finished:
             return runs_lib.choose_score(outcome.scores, outcome.baseline, requested)

@@ -272,8 +272,8 @@ def _identify_tagger(row: StudyRow) -> dict[str, dict[str, float]]:
 def _count_baseline_cost(row: StudyRow, store: str, vocab_size: int) -> RowCost:
     """Count operations as count_train_flops does: 2 forward and 4 backward for each product.
 
-    A skip-gram counts window + 1 pairs a token, the mean over random windows, as if no token were
-    dropped.
+    A skip-gram counts window + 1 pairs per token, the mean over random windows; the tokens that
+    subsampling drops are counted too.
     """
     settings = load_settings(row, store)
     if isinstance(settings, SkipGram):

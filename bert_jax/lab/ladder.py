@@ -1,9 +1,9 @@
 """Build the rungs of a ladder: small models of one recipe, each with a schedule of its own.
 
-A rung is the first phase of the user's config at another width, with as many layers as widths of 64
-(two at least) and heads as wide as the config's, for so many tokens. Its rate is transferred from
-the narrowest width (optim.transfer=mup), and a tenth of its steps warm up. No point is read off a
-longer run: its rate would not have come down.
+A rung is the first phase of the user's config at another width, with a layer per 64 of width (two
+at least) and heads as wide as the config's, for a number of tokens. Its rate is transferred from
+the narrowest width (optim.transfer=mup), and a tenth of its steps warm up. The middle of a longer
+run gives no point of the law, as its rate has not decayed there.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ UNIGRAM_LOSS, NGRAM_LOSS = "unigram_mlm_loss", "ngram_mlm_loss"  # keys of a sum
 _BATCH = "phases[0].batch_size"  # the one setting of a rung that a user may override
 _MIN_STEPS, _MIN_ROWS = 500, 8
 _WIDTH_OF_A_LAYER, _NARROW_HEAD = 64, 32
-# The largest token count is the store's, within these; the others are a half and a quarter of it.
+# The largest token count is the store's, within these limits; the others are its half and quarter.
 # At width 128 runs of 3 million tokens are still falling (docs/results/training.md).
 _MIN_TOKENS, _MAX_TOKENS = 32_000_000, 128_000_000
 _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}

@@ -221,18 +221,18 @@ def _compare(ours: RowResult, theirs: RowResult, measure: str) -> Interval | Non
 
 
 def _describe_values(values: Sequence[float]) -> str:
-    return describe_mean(values, _decimals(statistics.fmean(values))) if values else "-"
+    return describe_mean(values, _choose_decimals(statistics.fmean(values))) if values else "-"
 
 
 def _describe_interval(interval: Interval | None) -> str:
     if interval is None:
         return "-"
-    digits = _decimals(max(abs(interval.mean), interval.half_width))
+    digits = _choose_decimals(max(abs(interval.mean), interval.half_width))
     text = interval.describe(digits)
     return f"**{text}**" if interval.is_beyond_chance else text
 
 
-def _decimals(value: float) -> int:
+def _choose_decimals(value: float) -> int:
     """Return the number of decimals, at most 6, that shows about four digits of a value, or two."""
     if 0 < abs(value) < 0.01:
         return min(1 - math.floor(math.log10(abs(value))), 6)

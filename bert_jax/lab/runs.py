@@ -1,7 +1,7 @@
-"""Run commands as child processes, several at once, in a folder that knows what its runs are.
+"""Run commands as child processes, several at once, in a folder that records its runs.
 
 A run has a name, a folder, and the runs that it reads; its caller decides what counts as finished.
-A folder records what its runs depend on, and refuses runs that would not compare with them.
+The record has what the runs depend on; runs that would not compare with them are refused.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from data_pipeline.io import Refused, small_files
 from data_pipeline.io.atomic import check_no_file, write_json
 
 Key = TypeVar("Key")  # identifies a run
-_POLL_SECS = 1.0  # pause between checks for a signal, which another thread may have got
+_POLL_SECS = 1.0  # pause between checks for a signal, which another thread may receive
 _MAX_LOCKED_SECS = 120.0  # time for a killed command's run to save and leave its folder
 _END_BYTES = 1 << 16  # lines of a metrics.jsonl have about 1 KB
 _STEP_OF_LINE = re.compile(rb'^{"step": (\d{1,18}), "split": "(?!finding")', re.MULTILINE)
@@ -58,7 +58,7 @@ class Lane:
                     self._check()
                     time.sleep(_POLL_SECS)
         log, began = folder.parent / f"{folder.name}.log", time.monotonic()
-        old_bytes = log.stat().st_size if log.exists() else 0  # an earlier start's
+        old_bytes = log.stat().st_size if log.exists() else 0  # the log of an earlier start
         with self.screen.spinning(label) as show:
 
             def show_progress() -> None:
@@ -95,8 +95,8 @@ def _read_last_step(workdir: pathlib.Path) -> int:
 def _select_device(number: int) -> dict[str, str]:
     """Return the environment of a process that sees a single GPU or TPU chip of this host.
 
-    Where the environment names devices, it is one of those. CUDA and libtpu read these variables;
-    on a CPU nothing does.
+    The device is one of those that this process's environment names, if any. CUDA and libtpu read
+    these variables; on CPUs they have no effect.
     """
     environment = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
     for name in ("CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS"):

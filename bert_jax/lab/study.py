@@ -72,7 +72,7 @@ def _describe_settings(settings: Settings) -> Settings:
 
 
 def _keep_earlier(folder: pathlib.Path, now: Identity) -> Identity:
-    """Return an identity with the rows and tasks of the folder's earlier study that it lacks.
+    """Add the rows and tasks of the folder's earlier study to the identity of this one.
 
     Raises:
       Refused: the store, seq_len, a row or a task differs; names it and both values.

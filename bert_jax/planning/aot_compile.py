@@ -168,18 +168,18 @@ def _compile(
         try:
             compiled: Any = lowered.compile(options)
         except jax.errors.JaxRuntimeError as error:
-            return _too_large(error, tpu_slice.chip.devices_per_chip)
+            return _read_too_large(error, tpu_slice.chip.devices_per_chip)
         text = _read_text(compiled, pathlib.Path(folder))
     mesh, state, used = parts.mesh, parts.state_in_phase(-1), compiled.memory_analysis()
     device_bytes = {
-        "parameters": _stored_bytes(state.params),
-        "optimizer": _stored_bytes((state.step, state.opt_state)),
-        "batch": _stored_bytes(mesh_lib.abstract_batch(batch, mesh)),
+        "parameters": _count_stored_bytes(state.params),
+        "optimizer": _count_stored_bytes((state.step, state.opt_state)),
+        "batch": _count_stored_bytes(mesh_lib.abstract_batch(batch, mesh)),
         "temporaries": used.temp_size_in_bytes
         + used.output_size_in_bytes
         - used.alias_size_in_bytes,
         "program": used.generated_code_size_in_bytes,
-        "teacher": _stored_bytes(parts.abstract_frozen),
+        "teacher": _count_stored_bytes(parts.abstract_frozen),
     }
     per_chip = tpu_slice.chip.devices_per_chip
     slice_devices = list(mesh.devices.flat)[: mesh.size // tpu_slice.num_slices]
@@ -203,7 +203,7 @@ def _read_text(compiled: jax.stages.Compiled, folder: pathlib.Path) -> str:
     return compiled.as_text() or "" if dumped is None else dumped.read_text(encoding="utf-8")
 
 
-def _stored_bytes(tree: Any) -> int:
+def _count_stored_bytes(tree: Any) -> int:
     """Count the bytes of abstract arrays that one device stores."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
@@ -211,7 +211,7 @@ def _stored_bytes(tree: Any) -> int:
     )
 
 
-def _too_large(error: jax.errors.JaxRuntimeError, devices_per_chip: int) -> TooLarge:
+def _read_too_large(error: jax.errors.JaxRuntimeError, devices_per_chip: int) -> TooLarge:
     """Read the required memory from the compiler's error; raise any other error again."""
     for pattern in _TOO_LARGE:
         if match := pattern.search(str(error)):

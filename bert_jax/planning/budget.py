@@ -51,12 +51,12 @@ class Budget:
 
     @property
     def secs(self) -> float:
-        """Return for how many seconds the budget pays for the slice."""
+        """Return the seconds of the slice that the budget pays for."""
         return 3600 * self.usd / (self.usd_per_chip_hour * self.chips)
 
     @property
     def step_secs(self) -> float:
-        """Return for how many seconds the budget pays for steps, less compute_reserve."""
+        """Return the seconds of steps that the budget pays for, after the overhead."""
         return self.secs - max(START_SECS, RESERVE_SHARE * self.secs)
 
     def price_secs(self, secs: float) -> float:
@@ -116,12 +116,12 @@ class BudgetRequest:
 
 @dataclasses.dataclass(frozen=True)
 class Purchase:
-    """Hold the run that a budget pays for with a shape. Fields are public keys of --json_out."""
+    """Hold the run of a shape that a budget pays for. Fields are public keys of --json_out."""
 
     size: str
     layer_parameters: int
     budget_dollars: float
-    dollars: float  # less than the budget where the text would be read too often
+    dollars: float  # below the budget if more steps would read the text too often
     steps: list[int]  # each phase's
     tokens: float
     epochs: float
@@ -164,9 +164,9 @@ class BudgetPlan:
     tokens: float
     unique_tokens: float
     chosen: Purchase
-    half: Purchase | None  # None where that buys too little to predict
+    half: Purchase | None  # the run for half the budget; None if too short to predict
     twice: Purchase | None
-    enough_dollars: float  # the fewest whose predicted loss is at most 0.01 higher
+    enough_dollars: float  # least dollars with a predicted loss at most 0.01 higher
     candidates: list[Purchase]
     phases: list[PhaseBill]
     reserve_dollars: float
@@ -433,7 +433,7 @@ def describe_unpriced(shape: EncoderShape) -> str:
 
 
 def _find_enough(curves: dict[str, list[list[float]]], chosen: Purchase) -> float:
-    """Return the fewest dollars at which a curve is within _CLOSE of the chosen loss."""
+    """Return the least dollars for which a curve is within _CLOSE of the chosen loss."""
     most = chosen.predicted_heldout_loss + _CLOSE
     close = [usd for points in curves.values() for usd, loss, *_ in points if loss <= most]
     return min(close, default=chosen.budget_dollars)

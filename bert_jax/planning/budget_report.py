@@ -41,7 +41,7 @@ def format_choice(plan: BudgetPlan) -> Rows:
     if chosen.dollars < 0.98 * plan.budget_dollars:
         left = format_dollars(plan.budget_dollars - chosen.dollars)
         words = (
-            f"{left} are left: read more than {MANY_EPOCHS} times, text is known to cost quality"
+            f"{left} are left: reading text more than {MANY_EPOCHS} times is known to cost quality"
         )
         rows.append(("left", f"{words}; more text would bring more"))
     elif plan.enough_dollars < 0.75 * chosen.budget_dollars:

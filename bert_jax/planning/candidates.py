@@ -15,8 +15,9 @@ from bert_jax.planning.law import count_in_words, count_layer_parameters
 from bert_jax.planning.slices import Slice
 from data_pipeline.io import Refused
 
-# Share of the chips' peak before anything is compiled: rises with the width, up to a limit. With 16
-# rows of 128 per chip the compiler expects 24% of width 512 and 38% of 768, with 64 rows 59%.
+# Assumed share of the chips' peak before anything is compiled: proportional to the width, up to a
+# limit. With 16 rows of 128 per chip, the compiler expects 24% at width 512 and 38% at width 768,
+# with 64 rows 59%.
 _FULL_WIDTH, _MAX_SHARE = 2048, 0.6
 _COMPILES_AT_ONCE = 2  # each takes a core
 
@@ -48,9 +49,10 @@ SIZE_FIELDS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "inter
 
 
 def reshape(config: Config, shape: EncoderShape) -> Config:
-    """Give a config's model this shape; heads and feed-forward part keep their proportions.
+    """Give a config's model this shape; the head width and the feed-forward ratio stay.
 
-    Where the model's heads do not divide the width, there are as many of an even 64 or more as do.
+    If the head width does not divide the new width, heads get the least even width of 64 or more
+    that does.
     """
     model = config.model
     heads, rest = divmod(shape.width, model.hidden_size // model.num_attention_heads)
@@ -139,7 +141,7 @@ def list_candidates(
         if layers > most_parameters and candidates:
             notes.append(
                 f"{shape.name} is left out: {count_in_words(layers)} layer parameters, and for so "
-                f"little text nothing is known of more than {count_in_words(most_parameters)}"
+                f"little text the law covers at most {count_in_words(most_parameters)}"
             )
             continue
         speeds = _assume_speeds(reshaped, tpu_slice, _assume_share(shape))
@@ -194,7 +196,7 @@ def _take_estimates(
 
 
 def correct_assumed(candidates: Sequence[RunCandidate], tpu_slice: Slice) -> list[RunCandidate]:
-    """Scale assumed shares of peak by compiled over assumed share of the nearest compiled shape."""
+    """Scale each assumed share of peak by compiled / assumed of the nearest compiled shape."""
     known = [each for each in candidates if each.speeds[0].origin == "compiled"]
     corrected = []
     for candidate in candidates:

@@ -24,7 +24,7 @@ class Price:
 
     chip: str
     usd_on_demand: Annotated[float, 0, MAX_USD]
-    # The price of a chip that may be taken away; None if unknown.
+    # Price of a chip that may be preempted; None if unknown.
     usd_spot: Annotated[float, 0, MAX_USD] | None = None
     region: str = ""
     source: str = ""

@@ -76,7 +76,7 @@ def estimate_step(
     teacher: ModelConfig | None = None,
 ) -> Estimate:
     """Price a compiled step of a phase."""
-    kernels = _kernel_cycles(config, index, tpu_slice, compiled, teacher)
+    kernels = _find_kernel_cycles(config, index, tpu_slice, compiled, teacher)
     cost = hlo_cost.price(compiled.text, tpu_slice, compiled.coordinates, kernels)
     priced = {words: cycles for words, cycles in kernels.items() if cycles is not None}
     chip = tpu_slice.chip
@@ -131,7 +131,7 @@ def describe_attention(config: Config, index: int, tpu_slice: Slice) -> str:
     ).words
 
 
-def _kernel_cycles(
+def _find_kernel_cycles(
     config: Config, index: int, tpu_slice: Slice, compiled: Compiled, teacher: ModelConfig | None
 ) -> dict[str, float | None]:
     """Return the cycles per call of each kernel, by words in its name; None without a price.

@@ -24,11 +24,11 @@ from bert_jax.planning.law import (
 )
 from data_pipeline.io import Refused
 
-# Deviations of the residuals, in shares of the loss: the largest with which anything is predicted,
-# and the usual one between seeds, 0.9 to 2% for small models (docs/results/training.md).
+# Standard deviations of the residuals, as shares of the loss. Nothing is predicted above MAX_NOISE;
+# USUAL_NOISE is between seeds, 0.9 to 2% for small models (docs/results/training.md).
 MAX_NOISE, USUAL_NOISE = 0.03, 0.01
-_USUAL_WEIGHT = 2.0  # points that USUAL_NOISE is worth next to the residuals
-_HUBER = 1.5  # deviations beyond which a residual counts linearly
+_USUAL_WEIGHT = 2.0  # USUAL_NOISE counts as much as so many residuals
+_HUBER = 1.5  # a residual beyond so many deviations counts linearly
 
 # Means and deviations of the priors. Exponents: 0.34 and 0.28 of Hoffmann et al., 0.35 and 0.37 of
 # the same points by Besiroglu et al. 2024 (arXiv 2404.10102), for causal models.
@@ -37,7 +37,7 @@ _HUBER = 1.5  # deviations beyond which a residual counts linearly
 # constant share in each pass lie between: their geometric mean, 90% from one to the other.
 _SIZE_EXPONENT, _DATA_EXPONENT = (0.35, 0.12), (0.33, 0.12)
 _LOG_REPEATS = (math.log(88.0), 1.06)
-# E: under what the largest published encoders reach, 1.17 nats (table 6 of Devlin et al. 2019).
+# E: below the 1.17 nats that BERT-Large reaches (table 6 of Devlin et al. 2019).
 _LOG_IRREDUCIBLE = (math.log(0.9), 0.5)
 # Each of the other two terms, at the points' geometric mean, as a share of their loss.
 _LOG_TERM = (math.log(0.3), 1.0)
@@ -96,7 +96,7 @@ def fit(
     noise, degrees = USUAL_NOISE, _USUAL_WEIGHT
     log_losses = np.log([point.loss for point in points])
     starts = [_make_start(points, *shares) for shares in _STARTS]
-    for _ in range(4):  # the noise decides how far the points outweigh the prior
+    for _ in range(4):  # noise and mode depend on each other
         vector, jacobian = _find_mode(points, prior, noise, starts)
         starts = [vector]
         covariance = np.linalg.inv(jacobian.T @ jacobian)
@@ -215,13 +215,13 @@ TABLE_6 = ((3, 768, 5.84), (6, 768, 4.68), (12, 768, 3.99), (12, 1024, 3.54), (2
 # have 3.3 billion words (section 3.1), taken as 1.25 tokens each.
 TABLE_6_TOKENS = 256 * 1e6 * (0.9 * 128 + 0.1 * 512)
 TABLE_6_UNIQUE_TOKENS = 1.25 * 3.3e9
-# All sizes read the same tokens, so the gain of more tokens comes from elsewhere: at equal
-# operations masked models are best at 10 to 100 times as many tokens per parameter as causal models
-# (Dervishi et al. 2025, "Training compute-optimal transformer encoder models"), which are best at
-# 20 (Hoffmann et al.); there a A / N^a = b B / D^b. Taken at the geometric mean, for N of Base.
+# All sizes read the same tokens, so the points do not show the gain from more tokens. At equal
+# operations, causal models are best at 20 tokens per parameter (Hoffmann et al.), masked models at
+# 10 to 100 times as many (Dervishi et al. 2025, "Training compute-optimal transformer encoder
+# models"). There a A / N^a = b B / D^b; taken at the geometric mean, with Base's N.
 _BEST_TOKENS_PER_PARAMETER, _LOG_RETURNS_DEVIATION = 20 * math.sqrt(10 * 100), 0.7
-# Between corpora and vocabularies: losses without context of our stores, of 4,000 to 30,000 tokens,
-# lie between 6.2 and 7.1 nats (docs/results/training.md).
+# Deviation of log loss between corpora and vocabularies. Unigram losses of our stores, with
+# vocabularies of 4,000 to 30,000 tokens, are 6.2 to 7.1 nats (docs/results/training.md).
 _TRANSFER = 0.1
 
 

@@ -73,16 +73,16 @@ def _instruction(line: str) -> Instruction | None:
     if not matched:
         return None
     name, right = matched.groups()
-    end = _closing(right, 0) + 1 if right.startswith("(") else right.find(" ")
+    end = _find_closing(right, 0) + 1 if right.startswith("(") else right.find(" ")
     result, call = right[:end], right[end:].lstrip()
     opcode, parenthesis, _ = call.partition("(")
     if not parenthesis:
         return None
-    close = _closing(call, len(opcode))
+    close = _find_closing(call, len(opcode))
     return Instruction(name, result, opcode, call[len(opcode) + 1 : close], call[close + 1 :])
 
 
-def _closing(text: str, start: int) -> int:
+def _find_closing(text: str, start: int) -> int:
     """Return the position where the parenthesis that opens at start closes."""
     depth = 0
     for place in range(start, len(text)):

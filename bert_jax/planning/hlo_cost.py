@@ -106,8 +106,8 @@ def price(
 ) -> ProgramCost:
     """Price `compiled.as_text()` on a slice.
 
-    coordinates: of each device of one slice. kernels: cycles per call, by words of the kernel's
-    name.
+    coordinates: the chip of each device of one slice. kernels: cycles per call, by words of the
+    kernel's name.
 
     Raises:
       Refused: the text is not of a program compiled for a TPU, or a loop's trips are unknown.

@@ -234,10 +234,10 @@ def count_layer_parameters(model: ModelConfig) -> int:
     return model.num_hidden_layers * count_layer_weights(model)
 
 
-# Layer parameters per token of text, up to which sizes are predicted where the points of the law
-# have less than half of it. Laws with repeated text do not model overfitting by size: 10.6M
-# parameters on 0.19M tokens ended 19% above their prediction (docs/results/training.md). The best
-# encoder on 10 million words in 2023 had 1.5 (12 x 384, ELC-BERT, arXiv 2311.02265).
+# Most layer parameters per token of text for which a loss is predicted, or twice the most of the
+# law's points if that is more. Laws do not model the overfitting of large models on repeated text:
+# 10.6M parameters on 0.19M tokens ended 19% above their prediction (docs/results/training.md). The
+# best encoder on 10 million words in 2023 had 1.5 (12 x 384, ELC-BERT, arXiv 2311.02265).
 _PARAMETERS_PER_TOKEN = 10.0
 
 

@@ -89,8 +89,8 @@ class Slice:
         """Return the number of chips at these coordinates, and the bytes/s that each can forward.
 
         A corner chip has one link along an edge without wrap-around, and two along an edge with it;
-        no collective is faster than this chip. A group that is interleaved with others
-        shares its links with them.
+        no collective is faster than this chip. A group shares its links with the groups that are
+        interleaved with it.
         """
         members = {tuple(position) for position in positions}
         along = [[position[axis] for position in members] for axis in range(len(self.dims))]

@@ -27,7 +27,7 @@ from data_pipeline.io import Refused, small_files
 from data_pipeline.io.small_files import DamagedFile
 
 READ_SECS = 2.0  # time limit for a line between two processes
-RETRY_SECS = 0.5  # delay between two attempts to reach process 0, or to take the port
+RETRY_SECS = 0.5  # delay between two attempts to reach process 0, or to bind the port
 LINGER_SECS = 5.0  # time for which process 0 still answers after a refusal
 REPORT_AFTER_SECS = 15.0  # waiting time after which missing processes are logged
 SHUTDOWN_SECS = 600  # limit for others to wait for process 0, which plots and uploads at the end

@@ -339,7 +339,7 @@ def check_all_see(folder: pathlib.Path, limit_secs: float) -> None:
     if processes.count() == 1:
         return
     was_there, hosts = folder.exists(), list[str]()
-    marker = folder / f".seen-by-all-{secrets.token_hex(8)}"  # written by process 0 alone
+    marker = folder / f".seen-by-all-{secrets.token_hex(8)}"  # the file that process 0 writes
 
     def write_marker() -> str:
         folder.mkdir(parents=True, exist_ok=True)

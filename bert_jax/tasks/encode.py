@@ -61,8 +61,8 @@ def encode_texts(
 
     A text that is empty, or that leaves no token of the vocabulary, becomes an empty segment, so
     that every example keeps its position. A pair is cut by the rule of pair_truncation. A single
-    text that is longer than a row is cut, or with a window_stride becomes a row for each of its
-    windows, whose starts are so many tokens apart.
+    text that is longer than a row is cut, or with a window_stride becomes a row per window; windows
+    start window_stride tokens apart.
     """
     max_seq_length, stride = options.max_seq_length, options.window_stride
     specials = vocabulary.template.count_specials(second_texts is not None)

@@ -225,7 +225,7 @@ def read_rows(
     """
     suffix = suffix or find_suffix(path)
     if suffix in (TSV, CSV):
-        rows = _delimited_rows(path, wanted, how_to_fix, suffix, headers, skipped)
+        rows = _read_delimited_rows(path, wanted, how_to_fix, suffix, headers, skipped)
     elif suffix in JSON_LINES:
         rows = _json_rows(path, wanted, how_to_fix)
     elif suffix == PARQUET:
@@ -264,7 +264,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def describe_missing(path: pathlib.Path, numbers: Sequence[int]) -> tuple[str, ...]:
-    """Describe rows with a missing text in a sentence; none without such rows."""
+    """Describe rows with a missing text in one sentence; return () without such rows."""
     if not numbers:
         return ()
     count = f"{len(numbers):,} row{'s' * (len(numbers) != 1)} without a text (null or NaN)"
@@ -272,7 +272,7 @@ def describe_missing(path: pathlib.Path, numbers: Sequence[int]) -> tuple[str, .
 
 
 def list_rows(numbers: Sequence[int]) -> str:
-    """List the numbers of rows for the screen: the first ones."""
+    """List the first row numbers for the screen."""
     rows = [f"{number:,}" for number in numbers[:_SHOWN_ROWS]]
     return ", ".join([*rows, *["..."] * (len(numbers) > _SHOWN_ROWS)])
 
@@ -288,7 +288,7 @@ def _format_value(path: pathlib.Path, number: int, name: str, value: Any) -> str
     return str(value)
 
 
-def _delimited_rows(
+def _read_delimited_rows(
     path: pathlib.Path,
     wanted: Sequence[str],
     how_to_fix: str,

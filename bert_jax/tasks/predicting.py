@@ -16,8 +16,8 @@ from data_pipeline.io import Refused
 from data_pipeline.labeled.rows import EncodedRows
 from data_pipeline.vocab import Vocabulary
 
-# Computes the logits of rows in their order (shapes: tasks/task.py); the second argument is how
-# many rows, sentences or questions of the input they stand for.
+# (rows, their count of rows, sentences or questions in the input) -> logits in the order of the
+# rows; tasks/task.py has the shapes.
 ComputeLogits = Callable[[EncodedRows, int], np.ndarray]
 
 Piece = TypeVar("Piece")

@@ -39,7 +39,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
             "--config.data.dir=DIR, or for GLUE --config.data.source=tfds"
         )
     task = TASKS[options.task](options, vocabulary)
-    if options.train_examples and options.task != "squad":  # whose rows are windows of questions
+    if options.train_examples and options.task != "squad":  # SQuAD counts questions, not rows
         first = task.splits["train"].first(options.train_examples)
         task = dataclasses.replace(task, splits={**task.splits, "train": first})
     return task

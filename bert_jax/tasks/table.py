@@ -45,9 +45,9 @@ from data_pipeline.vocab import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class TableTargets:
-    """Hold the targets of train and dev: numbers of classes, or numbers to predict."""
+    """Hold the targets of train and dev: class ids, or numbers to predict."""
 
-    values: Mapping[str, np.ndarray]  # classes int32[N], or the table's numbers float64[N]
+    values: Mapping[str, np.ndarray]  # class ids int32[N], or the table's numbers float64[N]
     note: str  # a line for the screen
     names: tuple[str, ...] = ()  # names of the classes; empty for numbers
     warnings: tuple[str, ...] = ()

@@ -151,7 +151,7 @@ def _parquet_pieces(table: OpenedTable) -> Iterator[TablePiece]:
         first += len(arrow)
 
 
-def _plain(arrow: pa.Table) -> list[Mapping[str, Any]]:
+def _to_plain_rows(arrow: pa.Table) -> list[Mapping[str, Any]]:
     """Return the rows; values of types that JSON does not have are text."""
     columns = []
     for field, column in zip(arrow.schema, arrow.columns, strict=True):
@@ -210,12 +210,12 @@ class TableWriter:
         if self._suffix == PARQUET:
             self._write_parquet(piece, new)
             return
-        records = piece.records if piece.arrow is None else _plain(piece.arrow)
+        records = piece.records if piece.arrow is None else _to_plain_rows(piece.arrow)
         columns = [column.to_pylist() for column in new.values()]
         for record, *values in zip(records, *columns, strict=True):
             whole = {**record, **dict(zip(new, values, strict=True))}
             if self._suffix in JSON_LINES:
-                finite = _finite(whole)
+                finite = _replace_not_finite(whole)
                 self.not_finite += finite != whole
                 self._file.write(json.dumps(finite, ensure_ascii=False, default=str) + "\n")
             else:
@@ -287,13 +287,13 @@ def format_tsv_line(cells: Iterable[str]) -> str:
     return "\t".join(cell.translate(_TABS) for cell in cells) + "\n"
 
 
-def _finite(value: Any) -> Any:
+def _replace_not_finite(value: Any) -> Any:
     """Replace NaN and infinities, which JSON does not have, by null."""
     if isinstance(value, float) and value - value != 0.0:
         return None
     if isinstance(value, Mapping):
-        return {name: _finite(member) for name, member in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list) else value
+        return {name: _replace_not_finite(member) for name, member in value.items()}
+    return [_replace_not_finite(item) for item in value] if isinstance(value, list) else value
 
 
 def _cell(value: Any) -> str:

@@ -347,8 +347,8 @@ def settle_kernels(
         raise Refused(
             f"on these devices a kernel differs from the reference: {problem}; its rows of "
             f"{longest} tokens do not fit plain attention: set "
-            "config.model.attention_probs_dropout_prob=0.0, so that blocks take them, or "
-            "config.compute.attention=plain to try"
+            "config.model.attention_probs_dropout_prob=0.0, so that block attention computes them, "
+            "or config.compute.attention=plain to try"
         )
     finding = Finding(
         "kernel_differs",

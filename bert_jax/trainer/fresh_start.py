@@ -6,8 +6,8 @@ earlier records are copied; from then on the branch is a run like any other.
 
 If the workdir's records show progress but no checkpoint can be restored, the run is refused before
 anything changes. With config.checkpoint.fresh, the records are moved to WORKDIR/before-fresh-N/ and
-training starts at step 0. The flag has no effect while a checkpoint can be restored, so a later
-restart with the same flag resumes.
+training starts at step 0. The setting has no effect while a checkpoint can be restored, so a
+later restart with the same flags resumes.
 """
 
 import contextlib
@@ -99,7 +99,7 @@ def _describe_progress(home: pathlib.Path) -> str:
 
 
 def _list_steps(path: pathlib.Path) -> list[object]:
-    """List the steps that a record names, of any type if it was written by another program."""
+    """List the step entries of a record; a record of another program may have any type there."""
     if path.name in (METRICS, BAD_STEPS):
         return [line.get("step", 0) for line in read_records(path)]
     if path.name == goodput.FILE:
@@ -114,7 +114,7 @@ def _list_steps(path: pathlib.Path) -> list[object]:
 
 
 def _describe_strays(storage: Workdir) -> str:
-    """Name the files in a checkpoint folder with no checkpoint: 60.orbax-checkpoint-tmp."""
+    """Name what a folder without a complete checkpoint holds, such as 60.orbax-checkpoint-tmp."""
     folder = directory.make_absolute(storage.checkpoints)
     with explain_errors(str(folder)):
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
@@ -276,7 +276,7 @@ def _read_trunk(trunk: Trunk, flag: str = "--branch") -> dict[str, Any]:
         )
     for change in record.get("changes", []):
         setting, since = change["setting"], change["since_step"]
-        if not since or history.is_free(setting):  # the newest config alone gives the same run
+        if not since or history.is_free(setting):  # the newest config reproduces the run
             continue
         raise Refused(
             f"{flag} is {trunk}, a checkpoint of a run whose config.{setting} was changed after "

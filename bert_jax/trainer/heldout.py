@@ -29,7 +29,7 @@ from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, Store
 from data_pipeline.store.findings import find_before_training
 
 _LABELED_ROWS = 1024  # most rows of the training split whose labels are checked
-_FEW_LABELS = 32  # so many labels may be equal by chance
+_FEW_LABELS = 32  # fewer labels than this may be equal by chance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,10 +153,10 @@ def _count_heldout(
 ) -> HeldoutSet:
     batches = feed.make_heldout_batches(index, number)
     tokens_B = np.concatenate([batch["input_mask"].sum(axis=1) for batch in batches])
-    tokens_B = tokens_B[tokens_B > 1]  # rows that pad the last batch have one token each
+    tokens_B = tokens_B[tokens_B > 1]  # drops padding rows, which have one token each
     baseline = compute_baselines(feed.stores[number], objective, batches, show)
     predictions = sum(float(batch["masked_lm_weights"].sum()) for batch in batches)
-    # The masks of evaluations are counted; scale the count to the masking rate of training.
+    # Counted at the masking rate of evaluations; scale it to the rate of training.
     trained = feed.open_split(index, number)
     evaluated = feed.open_split(index, number, HELDOUT)
     slots = feed.config.phases[index].max_predictions_per_seq

@@ -89,7 +89,7 @@ def open_run(setup: Setup, stop: Stop, watchdog: Watchdog) -> Iterator["Training
         at_the_end.enter_context(ledger)
         last_save = work.doing(goodput.SAVING, "finishing the last save")
         at_the_end.enter_context(checkpoints.closed_after(last_save))
-        at_the_end.enter_context(watchdog.reporting())  # ends before the wait for the last save
+        at_the_end.enter_context(watchdog.reporting())  # closed before the wait for the last save
         is_new = checkpoints.latest_step is None
         if is_new:
             _show_opening(setup, ledger, done=None)
@@ -111,7 +111,7 @@ def open_listeners(setup: Setup) -> list[Listener]:
     config, screen = setup.config, setup.screen
     file = MetricsFile(setup.workdir, config_lib.total_steps(config))
     listeners: list[Listener] = [file]
-    if isinstance(config, config_lib.Config):  # no rule is about fine-tuning
+    if isinstance(config, config_lib.Config):  # the rules are for pre-training alone
         baselines = [facts.baseline for facts in setup.phases]
         per_step = [facts.per_step for facts in setup.phases]
         watch = Watch(config, baselines, per_step, setup.findings, screen.finding, file)

@@ -55,7 +55,7 @@ def list_checks(job: Job) -> Iterator[Check]:
         if name == ours:
             move = f"gcloud storage buckets relocate {name} --location={region} {project}"
             yield Check(f"{name} in {region}", describe, remedy, near, move)
-        else:  # a run may go on in a bucket elsewhere
+        else:  # a workdir may be in another region
             yield Check(name, describe, remedy)
     for address in (job.store or job.find("config.data.store")).split(","):
         if (store := address.rstrip("/")).startswith("gs://"):
@@ -71,7 +71,7 @@ def list_questions(job: Job) -> list[Command]:
 
 
 def run_checks(job: Job, ask: Ask) -> bool:
-    """Print what is missing, with the command that fixes it; return whether nothing is.
+    """Print what is missing, with the command that fixes it; return whether all is there.
 
     What cannot be checked is printed as a note: chip quotas, whose names are not published.
     """

@@ -43,7 +43,7 @@ FORMS: dict[str, tuple[str, str, str | None]] = {
     "LABEL": ("[a-z]([a-z0-9_-]{0,61}[a-z0-9])?", "bert_jax", "bert_jax"),
     "GKE_IMAGE": (_IMAGE, "us-docker.pkg.dev/my-project/my-images/bert_jax:1", ""),
     "GKE_SERVICE_ACCOUNT": ("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "trainer", ""),
-    # Neither the root of the workers' disks nor their home folder is ours to fill and to clear.
+    # Not the root of the workers' disks or their home folder: setup.sh fills and clears it.
     "REMOTE_DIR": (rf"(?=.*\w){_PATH}", "bert_jax", "bert_jax"),
     # Python of the virtual environment that setup.sh makes.
     "REMOTE_PYTHON": (_PYTHON, ".venv/bin/python", ".venv/bin/python"),
@@ -51,9 +51,9 @@ FORMS: dict[str, tuple[str, str, str | None]] = {
 
 
 class Cluster:
-    """Hold the settings of one TPU slice, each of its form.
+    """Hold the settings of one TPU slice, after checking the form of each.
 
-    project, place: gcloud's flags. label: of all that is created. bucket: without a slash at its
+    project, place: gcloud's flags. label: on all that is created. bucket: without a slash at its
     end, or ''. logs, lock: its folder for copies of the workers' logs and the object that one
     supervisor holds, or ''. is_internal: the machines get no external address.
     """
@@ -101,7 +101,7 @@ def _check(origin: str, name: str, value: str) -> None:
     form, example, default = FORMS[name]
     if not value and default != "":
         refuse(f"{origin}: {name} is empty; set it, such as {name}={example}")
-    # Only paths can hold a slash; no folder above the named one is meant.
+    # Only the forms of paths allow a slash; no path may have .. in it.
     if value and not (re.fullmatch(form, value, re.ASCII) and ".." not in value.split("/")):
         refuse(f"{origin}: {name} is '{value}', which is not of the form of {example}")
 

@@ -29,7 +29,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 # The platforms whose wheels a worker (glibc 2.31 or newer) can use, newest first.
 _PLATFORMS = [f"--platform=manylinux_2_{minor}_x86_64" for minor in range(31, 4, -1)]
 _PLATFORMS += [f"--platform=manylinux{name}_x86_64" for name in ("2014", "2010", "1")]
-# uv looks for its DATE/FILE in a mirror.
+# In a mirror of the downloads, uv looks for DATE/FILE.
 _ARCHIVE = re.compile(
     r"https://[\w:/.%+-]+/download/"
     r"(\d+/[\w.%+-]+-x86_64-unknown-linux-gnu-install_only_stripped\.tar\.gz)"

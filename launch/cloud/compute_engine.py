@@ -142,7 +142,7 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
         errors = read_json(ask(about_errors).out)
         code, words = (dig(errors, 0, "error", key) for key in ("code", "message"))
         seen = dataclasses.replace(seen, words=f"{seen.words} {code}".strip())
-        # Left alone, it would try for ever, and train once there is quota, watched by nobody.
+        # If left, the group would keep trying, and train unsupervised once there is quota.
         if "QUOTA" in code and not seen.has_machines:
             seen = dataclasses.replace(seen, kind=decide.LOST, words=f"{code}: {words}")
     if seen.kind != decide.READY:

@@ -12,8 +12,8 @@ from .text import MAX_TEXT
 
 # Codes of data_pipeline/cli/main.py after which the same command would end the same way.
 FINAL_CODES = (2, 3)
-# Looks in a row that miss a slice which the supervisor did not delete, that do not reach all
-# workers, or that find training on some workers only.
+# Looks in a row before the supervisor acts: on a missing slice that it did not delete, on workers
+# that do not answer, on training that runs on some workers only.
 MAX_MISSING, MAX_UNREACHED, MAX_PARTIAL = 3, 5, 2
 MAX_OUTAGE_SECS, MAX_PAUSE_SECS, REPEAT_SECS = 43200, 600, 600
 # An answer may be this much older than the request before it.
@@ -236,7 +236,7 @@ class _Turn:
                 self.event(f"training continues nonetheless: checkpoint {self.step} is newer")
                 state.unreached = 0
         self.check_budget()
-        # An answer about a deleted slice is stale; one that stays is true, and the newer was false.
+        # An answer about a deleted slice is stale at first; if it stays, the newer one was false.
         is_old = seen.exists and seen.created < state.created
         is_old |= state.is_expected and seen.created == state.condemned != 0
         is_old &= self.now - max(state.seen, state.requested) < STALE_SECS
@@ -302,7 +302,7 @@ class _Turn:
         state = self.state
         if state.end_code is not None:
             state.missing += 1
-            # A slice that costs money is deleted all the same, and looked for once more.
+            # A slice that no look finds may still cost money: delete it, and look once more.
             if state.missing == 1 and state.created:
                 self.delete()
             else:
@@ -469,13 +469,13 @@ class _Turn:
     def fail(self, words: str, is_permanent: bool) -> None:
         """Pause after a failed request; end if a retry cannot help or the outage is too long.
 
-        Once a slice has cost money, a login or a right that is missing is waited for as well: the
-        slice must not be left alone, and a metadata server that is down looks the same.
+        Once a slice has cost money, a missing login or permission is retried too: the slice must
+        not be left alone, and a metadata server that is down gives the same answer.
         """
         state = self.state
         state.unanswered_since = state.unanswered_since or self.now
         outage = self.now - state.unanswered_since
-        # As long as the outage so far, and so twice as long as the one before.
+        # As long as the outage so far, so that each pause is about twice the one before.
         self.pause = min(outage + 2 * self.rules.poll_secs, MAX_PAUSE_SECS)
         is_hopeless = is_permanent and not (state.spent_secs or state.billed_since)
         if is_hopeless or outage >= MAX_OUTAGE_SECS:

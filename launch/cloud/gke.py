@@ -41,7 +41,7 @@ _EXIT_CODE = re.compile(r"failed with exit code (\d{1,3}) ")
 
 
 def pin_context(ask: Ask) -> Ask:
-    """Return a function that keeps asking kubectl's current cluster if the context changes."""
+    """Return `ask` with kubectl's current context fixed, in case the context is changed later."""
     context = ask(CONTEXT).out.strip()
     pin = [f"--context={context}"] * bool(context)
 

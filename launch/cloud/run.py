@@ -46,7 +46,7 @@ class Command:
     words: list[str]
     given: str | None = None
     may_be_absent: bool = False
-    owner: str = ""  # the only right answer, if not ''
+    owner: str = ""  # the answer must be this, if not ''
     secs: float = ASK_SECS
 
     def print(self) -> None:

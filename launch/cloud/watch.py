@@ -43,8 +43,8 @@ def read_state(path: pathlib.Path, rules: Rules) -> State:
     if values.pop("workdir") != rules.workdir:
         values = {name: values[name] for name in (*KEPT, "condemned")} | {"spent_secs": 0}
     state = State(rules, **values)
-    # Nobody knows whether a slice that went meanwhile was deleted on purpose, nor what became of
-    # whatever the last looks in a row saw. A supervisor sends its own commit before any start.
+    # A slice that is gone by now may have been deleted on purpose, and counts of looks in a row are
+    # out of date. A supervisor sends its own commit before any start.
     state.forget("is_expected", "is_set_up", "unanswered_since", "not_ready_since")
     state.forget("missing", "partial", "unreached")
     return state

@@ -33,11 +33,11 @@ from data_pipeline.labeled.rows import (
 )
 from data_pipeline.store import Store
 
-_HELDOUT_EVERY = 20  # one pair in so many is held out, by a hash of its source
+_HELDOUT_EVERY = 20  # one in this many pairs is held out, by a hash of its source
 _SHOWN_CHARACTERS = 60
 _HOW_A_ROW_IS = "a row is a text, one tab and its translation"
 _DECODER_LAYERS = 2
-_POOLED_STEPS = 16  # the pairs of so many steps are sorted by length, so that little is padding
+_POOLED_STEPS = 16  # steps whose pairs are sorted by length together, to save padding
 
 Params = dict[str, Any]
 Batch = Mapping[str, np.ndarray | jax.Array]

@@ -36,7 +36,7 @@ _PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 _HELDOUT_SHARE = 0.1  # share of the training rows that chooses the penalty
 _TOKENS_AT_ONCE = 1 << 14  # vectors read at once from the memory map
 _MIN_SIZE = 1e-12  # keeps vectors of zeros at zero
-_LOWEST_LOGIT = -1e3  # a class's without training rows
+_LOWEST_LOGIT = -1e3  # logit of a class without training rows
 
 Matrix = Any  # float32[N,F], dense or sparse
 Logits = dict[str, np.ndarray]  # keys: every split but train

@@ -118,9 +118,9 @@ def build_optimizer(learning_rate: float, steps: int) -> optax.GradientTransform
 def compile_step(
     mean_loss: Callable[..., jax.Array], tx: optax.GradientTransformation
 ) -> Callable[..., tuple[State, jax.Array]]:
-    """Compile (state, *inputs) -> the state after a step on mean_loss(params, *inputs), the loss.
+    """Compile a step on mean_loss(params, *inputs): (state, *inputs) -> (next state, loss).
 
-    A state is parameters and the optimizer's state.
+    A state is (parameters, the optimizer's state).
     """
 
     @functools.partial(jax.jit, donate_argnums=0)

@@ -164,7 +164,7 @@ def read_files(
                     "name another file of that folder (config.data.dev_file, test_file)"
                 )
     if task.name == "MNLI":
-        splits |= _diagnostic(task, folder, needs_diagnostic)
+        splits |= _read_diagnostic(task, folder, needs_diagnostic)
     return splits
 
 
@@ -203,7 +203,7 @@ def _read_split(
     return dataclasses.replace(columns, values=values)
 
 
-def _diagnostic(task: GlueTask, folder: pathlib.Path, is_needed: bool) -> dict[str, Columns]:
+def _read_diagnostic(task: GlueTask, folder: pathlib.Path, is_needed: bool) -> dict[str, Columns]:
     """Read the parts of the diagnostic set that exist, in the task's folder or next to it."""
     labeled = dataclasses.replace(task, text="Premise", second="Hypothesis", label="Label")
     places = (folder / DIAGNOSTIC_FOLDER, folder.parent / DIAGNOSTIC_FOLDER, folder)

@@ -24,8 +24,8 @@ from data_pipeline.io import Refused
 
 _DOCUMENT = "-DOCSTART-"
 _TAG = re.compile("O|[BIESLU]-.+")
-# A number before a word, of CoNLL-U (1, 3-4, 5.1), of WebAnno (1-1), in a list (1. or (1)), or at
-# the end of a name (w1, s1_w3, Sentence:1).
+# A number before a word, as in CoNLL-U (1, 3-4, 5.1), WebAnno (1-1), a list (1. or (1)), or at the
+# end of a name (w1, s1_w3, Sentence:1).
 _NUMBER = re.compile(r"(?:\S{0,30}?[^0-9\s])?([0-9]{1,9})[-.:)\]]?")
 _CHECKED_LINES = 10_000
 _PIECE, _PIECES_SHARE = re.compile(r"##\w+"), 0.02  # a larger share of words is no coincidence
@@ -90,7 +90,7 @@ def read(path: pathlib.Path) -> TaggedFile:
     entities = 0
     for index, sentence in enumerate(sentences):
         is_bioes = scheme == "BIOES"
-        spans = _bioes_entities(path, sentence) if is_bioes else find_entities(sentence.tags)
+        spans = _find_bioes_entities(path, sentence) if is_bioes else find_entities(sentence.tags)
         tags = to_iob2(spans, len(sentence.words))
         sentences[index] = dataclasses.replace(sentence, tags=tags)
         entities += len(spans)
@@ -102,9 +102,9 @@ def read(path: pathlib.Path) -> TaggedFile:
 def refuse_other_words(path: pathlib.Path) -> None:
     """Refuse a file with a number before each word, or with pieces of words, by its first lines.
 
-    Where numbers are the words' or their sentences', most lines have the number of the line before
-    in their sentence, or the next one; of three columns and more, or a larger one, as where the
-    characters of the text are counted. Pieces are WordPiece's.
+    Numbers are recognized if most lines of a sentence have the number of the line before or the
+    next one; with three columns or more, any larger one, such as a character offset. Pieces are
+    WordPiece's.
     """
     followers = counted = words = 0
     before: int | None = None  # -1: the line before begins with no number
@@ -209,7 +209,7 @@ def _check_tags(path: pathlib.Path, sentences: Sequence[Sentence]) -> str:
     )
 
 
-def _bioes_entities(path: pathlib.Path, sentence: Sentence) -> list[Entity]:
+def _find_bioes_entities(path: pathlib.Path, sentence: Sentence) -> list[Entity]:
     """Return the entities of tags B- I- E- and S-, or B- I- L- and U-."""
     entities: list[Entity] = []
     start, open_type = 0, ""  # the entity that has not ended

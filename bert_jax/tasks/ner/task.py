@@ -64,7 +64,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
             "least, for [CLS], a token and [SEP]"
         )
     files = read_splits(options, FILE_NAMES, lambda path, split: data.read(path))
-    classes = _classes(files)
+    classes = _list_classes(files)
     splits = {
         split: encode_words(file.sentences, classes, vocabulary, options.max_seq_length)
         for split, file in files.items()
@@ -76,7 +76,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
 
     def score(split: str, logits_NSC: np.ndarray) -> Scores:
         words = splits[split]
-        return _scores(score_entities(words.gold, words.choose_tags(logits_NSC, classes)))
+        return _collect_scores(score_entities(words.gold, words.choose_tags(logits_NSC, classes)))
 
     return Task(
         name="NER",
@@ -86,7 +86,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         dev_splits=(DEV,),
         score=score,
         main_score="f1",
-        baseline=_scores(empty),
+        baseline=_collect_scores(empty),
         format_predictions=functools.partial(_format_predictions, splits, classes),
         labels=classes,
         notes=(
@@ -100,7 +100,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     )
 
 
-def _classes(files: Mapping[str, TaggedFile]) -> tuple[str, ...]:
+def _list_classes(files: Mapping[str, TaggedFile]) -> tuple[str, ...]:
     """Return O, and B- and I- of every type in training; refuse other types in other files."""
     for split in (TRAIN, DEV):
         if not files[split].has_tags:
@@ -146,7 +146,7 @@ def encode_words(
     position_of_words: list[int] = []
     for sentence in sentences:
         words_of_tokens = [tokens[word] for word in sentence.words]
-        for window in _windows(words_of_tokens, most):
+        for window in _split_windows(words_of_tokens, most):
             row_of_words += [len(rows)] * len(window)
             position_of_words += np.cumsum([before, *map(len, window)])[:-1].tolist()
             ids = [token for word in window for token in word]
@@ -167,7 +167,7 @@ def encode_words(
     return WordRows(sentences, framed, row_W, position_W, unknown_words)
 
 
-def _windows(words_of_tokens: Sequence[list[int]], most: int) -> list[list[list[int]]]:
+def _split_windows(words_of_tokens: Sequence[list[int]], most: int) -> list[list[list[int]]]:
     """Split a sentence's words greedily into runs of at most `most` tokens."""
     windows: list[list[list[int]]] = []
     room = 0
@@ -181,7 +181,7 @@ def _windows(words_of_tokens: Sequence[list[int]], most: int) -> list[list[list[
 
 
 def tag_by_frequency(train: TaggedFile, file: TaggedFile) -> Tags:
-    """Tag each word of a file with its most frequent tag in training; O if it is not there."""
+    """Tag each word of a file with its most frequent tag in training; O for an unseen word."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for sentence in train.sentences:
         for word, tag in zip(sentence.words, sentence.tags, strict=True):
@@ -190,11 +190,11 @@ def tag_by_frequency(train: TaggedFile, file: TaggedFile) -> Tags:
     return [[best.get(word, OUTSIDE) for word in sentence.words] for sentence in file.sentences]
 
 
-def _scores(score: EntityScore) -> Scores:
+def _collect_scores(score: EntityScore) -> Scores:
     return {
         **score.overall.compute_rates(),
         "token_accuracy": score.token_accuracy,
-        # Only types in the text: which others are predicted changes from run to run.
+        # Only types of the gold entities: other predicted types change from run to run.
         **{
             f"f1_{kind}": counts.compute_rates()["f1"]
             for kind, counts in score.by_type.items()

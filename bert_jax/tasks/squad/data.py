@@ -145,7 +145,7 @@ def _field(record: Any, name: str, kind: type, place: str) -> Any:
 
 
 def find_answer_span(context: str, answer: Answer) -> tuple[int, int] | None:
-    """Find the first character of an answer in its context and the one after its last; or None.
+    """Find an answer in its context: first character, one after the last; None if not found.
 
     As in run_squad.py, the answer may begin elsewhere within the words at answer_start, and its
     white space may differ; beyond those words it is not searched for.

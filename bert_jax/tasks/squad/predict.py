@@ -38,7 +38,7 @@ class AnswerPredictor:
         specials = request.vocabulary.template.count_specials(is_pair=True)
         least_tokens = self._options.max_query_length + specials + 1
         check_request(request, ENDINGS, "SQuAD's answers", least_tokens)
-        self._threshold, self._origin = _threshold(request)
+        self._threshold, self._origin = _choose_threshold(request)
         self._files = [output, output.with_suffix(".nbest.json")]
         if self._threshold is not None:
             self._files.append(output.with_suffix(".null_odds.json"))
@@ -54,7 +54,7 @@ class AnswerPredictor:
         with contextlib.ExitStack() as stack:
             writers = [stack.enter_context(_new_object(path)) for path in self._files]
             path = self._request.path
-            for piece in reread(_pieces(path), _questions, self.total, path):
+            for piece in reread(_read_pieces(path), _questions, self.total, path):
                 self._write(piece, writers, compute_logits)
         return self._files
 
@@ -91,7 +91,7 @@ class AnswerPredictor:
         return rows
 
 
-def _threshold(request: PredictRequest) -> tuple[float | None, str]:
+def _choose_threshold(request: PredictRequest) -> tuple[float | None, str]:
     """Return the null odds above which no answer is given and their origin; None: no limit."""
     if request.null_threshold is not None:
         return request.null_threshold, "--null_threshold"
@@ -102,7 +102,7 @@ def _threshold(request: PredictRequest) -> tuple[float | None, str]:
     return 0.0, "the run has chosen none; --null_threshold sets another"
 
 
-def _pieces(path: pathlib.Path) -> Iterator[list[Paragraph]]:
+def _read_pieces(path: pathlib.Path) -> Iterator[list[Paragraph]]:
     """Yield paragraphs with at most _PIECE_QUESTIONS; a longer one is split."""
     parts = (
         Paragraph(paragraph.context, paragraph.questions[start : start + _PIECE_QUESTIONS])
