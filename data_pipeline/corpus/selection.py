@@ -151,7 +151,7 @@ MIN_SPLIT_DOCUMENTS = 2
 def choose_heldout(hashes: np.ndarray, share: float, documents: str = "") -> IsHeldout:
     """Choose the documents to hold out by their hashes alone.
 
-    Copies stay together, and a document's side does not depend on what else is in the corpus: it is
+    Copies stay together, and a document's split does not depend on the rest of the corpus: it is
     held out if its hash is in the lowest `share` of all 64-bit numbers. If that takes more than
     half of the documents, or fewer than MIN_SPLIT_DOCUMENTS, the lowest hashes that fit are taken
     instead: MIN_SPLIT_DOCUMENTS if copies and a corpus of 4 or more allow it, else one. These may
