@@ -45,7 +45,7 @@ class FlagWithParts(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """Describe a flag beyond its setting."""
+    """Hold what a flag has in addition to its Setting."""
 
     section: str = ""
     metavar: str = ""

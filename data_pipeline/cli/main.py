@@ -47,7 +47,7 @@ _RAISING = ("strict", "surrogateescape")
 class CommandLine(Protocol[Read]):
     """Define what run_main needs of a data_pipeline.cli.flags.Command.
 
-    Every import of a package loads this module, and only commands need flags.
+    Every import of a package loads this module, which therefore does not import flags.py.
     """
 
     def read(self, arguments: Sequence[str]) -> Read:

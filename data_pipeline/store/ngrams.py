@@ -241,7 +241,7 @@ def _make_keys(predictions: Predictions, vocab_size: int) -> list[np.ndarray]:
 
 
 def _read_blocks(text: _CountedText) -> Iterator[tuple[float, Predictions]]:
-    """Yield each block's tokens to count, with the share of the text read after the block."""
+    """Yield the share of the text read so far, and the tokens of a block to count."""
     split, margin = text.split, max(map(abs, text.places))
     starts = range(0, split.tokens, _BLOCK_TOKENS)
     starts = starts[:: -(-split.tokens // _MAX_TOKENS) or 1]

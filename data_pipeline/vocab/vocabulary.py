@@ -132,9 +132,9 @@ class Vocabulary:
         return readable
 
     def spell(self, ids: Sequence[int]) -> list[str]:
-        """Return the text that each token stands for, as another vocabulary would encode it.
+        """Return the text of each token, for another vocabulary to encode.
 
-        A space before a word is in it where `encode` needs one.
+        The text has the space before a word where `encode` needs one.
         """
         if not self.has_spaces:
             return [self.strip_marks(self._pieces[i]) for i in ids]
