@@ -31,7 +31,7 @@ from data_pipeline.store import open_store
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Hold the time of one stage of making rows, alone in plain NumPy on one core."""
+    """Hold the time that one stage of making rows takes by itself, in NumPy on one core."""
 
     name: str
     microseconds_a_sequence: float
@@ -57,7 +57,7 @@ class Measurement:
     numpy_sequences_per_sec: float  # a plain loop over rows, on one core
     by_cores: tuple[Throughput, ...]
     stages: tuple[Stage, ...]
-    open_secs: float  # opening the store and counting its walks, or reading the sidecar
+    open_secs: float  # opening the store and counting its walks, or reading their saved counts
     first_batch_secs: float  # building a walk and importing TensorFlow
     seq_len: int
     max_predictions_per_seq: int
@@ -84,11 +84,11 @@ def print_measurement(measured: Measurement, console: rich.console.Console) -> N
         "its positions are text"
     )
     rates = [(stage.name, 1e6 / stage.microseconds_a_sequence) for stage in measured.stages]
-    rates.append(("all, rows in any order", measured.numpy_sequences_per_sec))
-    heads: Sequence[str] = ("on one core, in NumPy", "us a sequence", "sequences/s")
+    rates.append(("all stages, as a plain loop", measured.numpy_sequences_per_sec))
+    heads: Sequence[str] = ("on one core, in NumPy", "us per sequence", "sequences/s")
     rows = [(name, f"{1e6 / rate:.2f}", f"{rate:,.0f}") for name, rate in rates]
     console.print(make_table(heads, rows))
-    heads = ("through tf.data", "sequences/s", "tokens/s", "rows/s", "of NumPy's")
+    heads = ("through tf.data", "sequences/s", "tokens/s", "rows/s", "vs. NumPy")
     lines = [
         (
             f"{line.cores} core{'' if line.cores == 1 else 's'}",
@@ -155,7 +155,7 @@ def measure(flags: StoreBenchmarkFlags) -> Measurement:
     """Time each stage, a plain NumPy loop, and tf.data on 1 core, 2, 4, ... up to flags.cores.
 
     Raises:
-      Refused, OSError: the store, or a flag that it cannot be read with.
+      Refused, OSError: the store cannot be read, or has no rows for these flags.
     """
     core_counts = _choose_core_counts(flags.cores)
     slots = flags.max_predictions_per_seq or math.ceil(0.15 * flags.seq_len)
@@ -169,7 +169,7 @@ def measure(flags: StoreBenchmarkFlags) -> Measurement:
     first_batch = time.perf_counter()
     batches.close()
     with _pin_to_cores(1):
-        # Ready-made examples are read in one step.
+        # Ready-made examples have no stages: one step reads them.
         stages: tuple[Stage, ...] = ()
         if isinstance(source, PretrainSource):
             stages = tuple(_time_stages(source, flags.secs / 8))
@@ -199,12 +199,12 @@ def measure(flags: StoreBenchmarkFlags) -> Measurement:
     )
 
 
-def _count_rows_of_a_call(source: ExampleSource) -> int:
+def _count_rows_per_call(source: ExampleSource) -> int:
     return max(1, round(source.options.group_sequences / source.mean_examples_in_row))
 
 
 def _time_calls(call: Callable[[], object], secs: float) -> tuple[int, float]:
-    """Repeat a call for `secs` seconds, at least once; return the count, and the seconds taken."""
+    """Repeat a call for `secs` seconds, at least once; return the calls made and the seconds."""
     calls, start = 0, time.perf_counter()
     while time.perf_counter() - start < secs or not calls:
         call()
@@ -214,7 +214,7 @@ def _time_calls(call: Callable[[], object], secs: float) -> tuple[int, float]:
 
 def _time_stages(source: PretrainSource, secs: float) -> Iterator[Stage]:
     """Time each stage, from row numbers to arrays, on the output of the stage before it."""
-    index_B = np.arange(min(_count_rows_of_a_call(source), source.rows_in_epoch(0)))
+    index_B = np.arange(min(_count_rows_per_call(source), source.rows_in_epoch(0)))
     drawn, rules = source.draw(0, index_B), source.mask_rules
     gathered = drawn.spans, source.split.token_ids, source.shape.seq_len, rules.vocab_size
     gather = functools.partial(gather_text, *gathered, source.special_ids)
@@ -239,7 +239,7 @@ def _time_stages(source: PretrainSource, secs: float) -> Iterator[Stage]:
 
 def _time_rows(source: ExampleSource, secs: float) -> float:
     """Return the sequences per second of a plain loop over rows, without tf.data."""
-    group = _count_rows_of_a_call(source)
+    group = _count_rows_per_call(source)
     numbers = itertools.count()
 
     def make_group() -> None:

@@ -58,7 +58,7 @@ from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
 from data_pipeline.vocab.train import TEXT_CHARS, TRAINED, read_training_documents, train_vocabulary
 
 _LIBRARIES = ("datasketch", "numpy", "sentencepiece", "sentencex", "tokenizers")
-_LISTED_BYTES = 80  # a source takes these in the manifest, in addition to its path
+_LISTED_BYTES = 80  # size of a source's entry in the manifest, without its path
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -142,7 +142,7 @@ def _build_in_bucket(flags: BuildFlags, console: rich.console.Console, started_s
 
 
 def _find_sources(flags: BuildFlags) -> list[Source]:
-    """Find the input; refuse what can be refused before anything is trained or encoded."""
+    """Find the input, and refuse what is wrong with it before anything is trained or encoded."""
     with LINE.doing("listing the files"):
         sources = find_sources(flags.input, flags.text)
     listed_bytes = sum(len(source.address.encode()) + _LISTED_BYTES for source in sources)
@@ -153,7 +153,7 @@ def _find_sources(flags: BuildFlags) -> list[Source]:
         )
     if flags.vocab:
         load_vocabulary(flags.vocab, flags.lowercase, rules=flags.sentencepiece_rules)
-    # The second document is mostly near the start of the first file.
+    # Reads little: the second document is usually near the start of the first file.
     with_text = (each for _, each in read_sources(enumerate(sources), flags.text) if any(each))
     count = len(list(itertools.islice(with_text, 2)))
     if count < 2:
@@ -196,7 +196,7 @@ def _build_folder(
             selection = select(spool, flags.cleaning)
         splits = _write_splits(spool, selection, building, vocabulary, flags, console)
         near = selection.near_duplicates
-        del selection  # mapped files, which NFS keeps under other names in their folder
+        del selection  # unmaps its files: NFS would keep them in the folder under other names
         shutil.rmtree(spool.directory)
         content = _describe_build(flags, vocabulary, coverage, splits, sources, spool, near)
         manifest = make_manifest(building, vocabulary, content)
@@ -208,7 +208,7 @@ def _build_folder(
 def _make_vocabulary(
     building: pathlib.Path, flags: BuildFlags, sources: list[Source], console: rich.console.Console
 ) -> tuple[Vocabulary, float | None]:
-    """Write the vocabulary that is given or trained on the input; return it and its coverage."""
+    """Write the given vocabulary, or a trained one; return it and its coverage, None if given."""
     coverage = None
     if flags.vocab:
         given = load_vocabulary(flags.vocab, flags.lowercase, rules=flags.sentencepiece_rules)

@@ -41,7 +41,7 @@ EXAMPLE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportFlags:
-    """Declare the flags; `options` holds the options that Google's records know."""
+    """Declare the flags; `options` holds the options that Google's records can express."""
 
     store: str = flag(
         "", "folder that python -m data_pipeline.build wrote", metavar="STORE", is_required=True
@@ -82,7 +82,7 @@ COMMAND = Command("data_pipeline.export_tfrecord", __doc__, ExportFlags, EXAMPLE
 
 MANIFEST = "export.json"
 _GROUP_EXAMPLES = 1024
-_LOOK_SECS = 0.2
+_POLL_SECS = 0.2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -132,7 +132,7 @@ def export(flags: ExportFlags, console: rich.console.Console) -> None:
 
 
 class _Export:
-    """Write the files of an export; flags, store and the file's number decide its content."""
+    """Write the files of an export; the flags, the store and its number decide a file's content."""
 
     def __init__(
         self, flags: ExportFlags, advance: Callable[[int], None] = lambda examples: None
@@ -213,7 +213,7 @@ def _write_all(job: _Export, folder: pathlib.Path, advance: Callable[[int], None
         try:
             while waiting:
                 done, waiting = concurrent.futures.wait(
-                    waiting, _LOOK_SECS, concurrent.futures.FIRST_COMPLETED
+                    waiting, _POLL_SECS, concurrent.futures.FIRST_COMPLETED
                 )
                 skipped += sum(future.result() for future in done)
                 advance(written.value - reported)
@@ -227,7 +227,7 @@ def _open_worker(flags: ExportFlags, written: Any, stop: Any) -> _Export:
     """Open the store in a worker process, which counts examples in a value that all share."""
 
     def advance(count: int) -> None:
-        if stop.is_set():  # another worker failed, or Ctrl-C: this file is not needed
+        if stop.is_set():  # after Ctrl-C or a failed worker, nobody needs this file
             raise InterruptedError
         with written.get_lock():
             written.value += count

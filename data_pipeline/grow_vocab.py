@@ -96,7 +96,7 @@ class CutWord:
 
     @property
     def saved(self) -> int:
-        """Return how many tokens of the corpus a piece of its own would save, or make known."""
+        """Return how many tokens of the corpus are saved, or made known, if the word is a piece."""
         return self.count * max(len(self.pieces) - 1, 1)
 
 
@@ -113,7 +113,8 @@ def grow(flags: GrowFlags, console: rich.console.Console) -> None:
     """Write the grown list and print the changes, or raise and write nothing.
 
     Raises:
-      Refused, OSError: a flag, the list, the text, no word to add, a file that is there.
+      Refused, OSError: a flag, the list or the text is wrong, there is no word to add, or the
+        output exists.
     """
     output = pathlib.Path(flags.output)
     vocabulary = _load(flags, output)
@@ -141,7 +142,7 @@ def grow(flags: GrowFlags, console: rich.console.Console) -> None:
 
 
 def _load(flags: GrowFlags, output: pathlib.Path) -> Vocabulary:
-    """Return the vocabulary to grow; raise Refused for one that cannot be, or for the output."""
+    """Return the vocabulary; raise Refused if it cannot grow, or the output cannot be written."""
     if output.suffix in (".model", ".json"):
         raise Refused(
             f"--output is {flags.output}, which names another kind of vocabulary; a list is "
@@ -217,9 +218,9 @@ def count_tokens(counts: dict[str, int], vocabulary: Vocabulary) -> int:
 
 
 def grow_list(pieces: Sequence[str], words: Iterable[str], fills_unused: bool) -> list[str]:
-    """Return the pieces with words in the [unusedN] slots, in order, and then at the end.
+    """Return the pieces with words put into the [unusedN] slots, in order, and then at the end.
 
-    Every other piece keeps its id. Without `fills_unused` all go to the end.
+    Every other piece keeps its id. Without `fills_unused` all words go to the end.
     """
     new = iter(words)
     filled = list(pieces)

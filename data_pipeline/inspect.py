@@ -87,7 +87,7 @@ def inspect(flags: InspectFlags, console: rich.console.Console) -> None:
 
 
 def _write(file: str, text: str) -> None:
-    r"""Replace a file at once; a byte of a name that is not UTF-8 becomes \udcNN, as in JSON."""
+    r"""Write a file atomically; a byte that is not UTF-8 becomes \udcNN, as in JSON."""
     write_file(pathlib.Path(file), text.encode(errors="backslashreplace"))
 
 

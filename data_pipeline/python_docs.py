@@ -26,7 +26,7 @@ from data_pipeline.io.atomic import write_file
 from data_pipeline.report.progress import progress_bar
 from data_pipeline.store import check_is_local
 
-# Tests have docstrings of their own, about themselves; the rest of the list is not Python's own.
+# Docstrings of tests describe the tests; installed packages are not a part of Python.
 _SKIPPED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages"})
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _LETTER = re.compile(r"[^\W\d_]")

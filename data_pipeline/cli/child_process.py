@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 _POLL_SECS = 1.0
-# Becomes the command, and has Linux stop it when the thread that started it is gone, as after
-# SIGKILL. Not by SIGINT, which a shell's background jobs and their children ignore; and not in a
-# preexec_fn, which may block in a process of several threads.
+# This program becomes the command, after it has asked Linux to send it SIGTERM when the thread that
+# started it is gone, as after SIGKILL. (A shell's background jobs and their children ignore SIGINT,
+# and a preexec_fn may block in a process with several threads.)
 _WITH_PARENT = f"""
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, {signal.SIGTERM:d})  # PR_SET_PDEATHSIG of linux/prctl.h
@@ -23,10 +23,10 @@ if os.getppid() == int(sys.argv[1]):
 def start(
     command: Sequence[str], log: pathlib.Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a command without input; append what it writes to `log`.
+    """Start a command without input; append its output to `log`.
 
     environment is added to this process's own. The child gets a session of its own, so that Ctrl-C
-    reaches it only through this process. On Linux it is stopped when this process is killed.
+    reaches it only through this process. On Linux the child stops when this process is killed.
     """
     if sys.platform == "linux":
         parent = str(os.getpid())
@@ -66,7 +66,7 @@ def run(
 
 
 def last_error(log: pathlib.Path, old_bytes: int = 0) -> str:
-    """Return the last line after old_bytes of a log that begins with "error", or else the last."""
+    """Return the last line of a log past old_bytes that begins with "error"; else its last line."""
     lines = log.read_bytes()[old_bytes:].decode("utf-8", "replace").strip().splitlines()
     errors = (line for line in reversed(lines) if line.startswith("error"))
     return next(errors, lines[-1] if lines else f"nothing was written to {log}")

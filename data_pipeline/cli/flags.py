@@ -45,7 +45,7 @@ class FlagWithParts(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """Describe a flag beyond its setting."""
+    """Hold what a flag has in addition to its Setting."""
 
     section: str = ""
     metavar: str = ""
@@ -67,9 +67,9 @@ def flag(
 ) -> Any:
     """Declare a field that is a flag; `known` are the other fields of Setting.
 
-    A tuple of texts takes the flag repeatedly, or all positional arguments. A flag that is required
-    has "" or None as its default, and a command line without it is refused. The flag of a field
-    like from_, whose name is a word of Python, has no underscore at its end.
+    A field of type tuple[str, ...] collects the values of a repeated flag, or all positional
+    arguments. A required flag has "" or None as its default, and a command line without it is
+    refused. A field such as from_ (from is a Python keyword) is the flag --from.
     """
     field = setting(default, help, **known)
     form = _Form(section, metavar, is_required, is_positional, with_parts)
@@ -77,7 +77,7 @@ def flag(
 
 
 def section(title: str, names: Sequence[str] | None = None) -> Any:
-    """Declare a field that is a dataclass of settings: its fields, or those named, are flags."""
+    """Declare a field that holds a dataclass of settings: all its fields, or `names`, are flags."""
     return dataclasses.field(metadata={_FORM: _Form(title, names=names)})
 
 
@@ -198,7 +198,7 @@ class Command(Generic[Values]):
 class Kinds:
     """Hold the commands from which the first argument chooses, as in `study grid --workdir=DIR`.
 
-    The command called "" takes a command line without such a word.
+    The command under the key "" takes a command line that does not open with a kind.
     """
 
     about: str | None  # the docstring of the module
@@ -304,7 +304,7 @@ def _write_flag(field: "dataclasses.Field[Any]") -> str:
 
 
 def _find_kind(field: "dataclasses.Field[Any]") -> Any:
-    """Return the type of a flag's value: of `float | None` float, of tuple[str, ...] tuple."""
+    """Return the type of a flag's value: float for `float | None`, tuple for tuple[str, ...]."""
     hint: Any = field.type
     if typing.get_origin(hint) is tuple:
         return tuple
@@ -322,9 +322,10 @@ def _add(group: Any, field: "dataclasses.Field[Any]") -> None:
 
 
 def _get_text(field: "dataclasses.Field[Any]", given: Mapping[str, Any]) -> Any:
-    """Return the text of a flag, the last if it is repeated; of a repeatable one all, None of none.
+    """Return a flag's text: the last if it was repeated, all if it is repeatable, None if absent.
 
-    A flag that takes a list is refused if repeated: only a part of the list would count.
+    A flag whose value is a list with commas may not be repeated: all lists but the last would be
+    ignored.
     """
     texts = given.get(field.name)
     if _find_kind(field) is tuple or not isinstance(texts, list):
@@ -340,7 +341,7 @@ def _get_text(field: "dataclasses.Field[Any]", given: Mapping[str, Any]) -> Any:
 def _spell_out_booleans(
     arguments: Sequence[str], fields: dict[str, "dataclasses.Field[Any]"]
 ) -> Iterator[str]:
-    """Give --NAME of a boolean its value "true", unless true or false follows it."""
+    """Write a boolean's bare --NAME as --NAME=true, unless true or false follows it."""
     booleans = {_write_name(field) for field in fields.values() if _find_kind(field) is bool}
     ends = arguments.index("--") if "--" in arguments else len(arguments)
     for index, text in enumerate(arguments):

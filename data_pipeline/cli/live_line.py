@@ -1,7 +1,7 @@
 """Show at the bottom of the terminal what a command is doing, with a clock.
 
-A thread draws the line; it freezes while an import, or the tracing of a step, holds the
-interpreter's lock. A command that a signal kills leaves it on the screen.
+A thread draws the line, which freezes while an import, or the tracing of a step, holds the
+interpreter's lock. A command that is killed by a signal leaves the line on the screen.
 
 No line is drawn if standard output is not a terminal, if TERM is "dumb", or while the command is in
 the background (after Ctrl-Z or `&`). NO_COLOR turns colors off.
@@ -35,14 +35,14 @@ def duration(secs: float) -> str:
 
 # Control characters except tab and newline, characters that change the writing direction or end a
 # line, and surrogates, by which Python represents bytes of file names that are not UTF-8.
-_OBEYED = re.compile(
+_UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def escape(text: str) -> str:
     """Replace characters that a terminal would interpret, or cannot print, by their numbers."""
-    return _OBEYED.sub(_number, text)
+    return _UNSAFE.sub(_number, text)
 
 
 def _number(match: re.Match[str]) -> str:

@@ -47,7 +47,7 @@ _RAISING = ("strict", "surrogateescape")
 class CommandLine(Protocol[Read]):
     """Define what run_main needs of a data_pipeline.cli.flags.Command.
 
-    Every import of a package loads this module, and only commands need flags.
+    Every import of a package loads this module, which therefore does not import flags.py.
     """
 
     def read(self, arguments: Sequence[str]) -> Read:
@@ -158,7 +158,7 @@ def _stop(number: int, _: Any) -> None:
 def leave_stops_to_parent() -> None:
     """Ignore signals to stop in a worker process; a terminal's signals reach its parent, too.
 
-    SIGTERM still ends it, as the parent may send it. What was blocked until then is lost.
+    SIGTERM still ends the worker, as the parent may send it. Signals blocked so far are dropped.
     """
     for number in LEFT_TO_PARENT:
         signal.signal(number, signal.SIG_IGN)
@@ -193,8 +193,8 @@ class _Output(io.FileIO):
 def outlive_readers() -> None:
     """Replace sys.stdout and sys.stderr by streams that drop what nobody reads.
 
-    What the caller closed (`>&-`, `<&-`) is opened as /dev/null: the next file would get its
-    number, and the text of the command.
+    A stream that the caller closed (`>&-`, `<&-`) is opened as /dev/null: otherwise the next file
+    to be opened would get its descriptor, and the output of the command.
     """
     for number in range(3):
         try:
@@ -257,7 +257,7 @@ def run_main(
     0 after success, or the code of `work`; 2 after Refused or an OSError that would recur, 1
     after an OSError that may pass, 128 + n after signal n, each with one line on stderr; 141 if
     stdout lost its reader and the command does not outlive it. Other errors are bugs and are
-    raised. `describe` replaces the codes and lines of errors; None of it raises the error.
+    raised. `describe` maps an error to its code and line; for None the error is raised.
     `after_stop` ends the line of a command that a signal has stopped. `leave` receives the code and
     the line, and may end the process. If argv is None, the arguments are sys.argv, and
     hides_libraries then hides what libraries such as TensorFlow write to stderr.
@@ -313,7 +313,7 @@ def accept_stop(stop: KeyboardInterrupt) -> int:
 def describe_os_error(error: OSError) -> str:
     """Return the message of an OSError with its file and without its number."""
     place = f"{error.filename}: " if error.filename else ""
-    # NumPy has no number for it: "40000 requested and 4096 written".
+    # NumPy reports a full disk without an errno: "40000 requested and 4096 written".
     is_short_write = error.errno is None and "requested and" in str(error)
     number = errno.ENOSPC if is_short_write else error.errno
     if number in FULL and (error.strerror or is_short_write):

@@ -82,9 +82,9 @@ def wrap_command(command: str, columns: int, indent: str = "") -> list[str]:
 def make_table(
     heads: Sequence[str], rows: Iterable[Sequence[str | Text]], left: Collection[int] = (0,)
 ) -> Table:
-    """Make a table of texts, brackets shown; columns are right-aligned but for `left`, from 0.
+    """Make a table, in which brackets are text and columns not in `left` (from 0) align right.
 
-    A cell wider than its column goes on in the next line: no digit is cut off.
+    A cell wider than its column continues on the next line, so that no digit is cut off.
     """
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     for number, head in enumerate(heads):

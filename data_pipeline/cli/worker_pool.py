@@ -20,11 +20,11 @@ from data_pipeline.io import Refused
 
 
 class _Process(multiprocessing.context.SpawnProcess):
-    """Block signals until leave_stops_to_parent: during imports they would print tracebacks."""
+    """Start with signals blocked until leave_stops_to_parent: imports would print tracebacks."""
 
     def start(self) -> None:
-        """Start the process; Ctrl-C meanwhile ends it, as the pool does not know it yet."""
-        multiprocessing.resource_tracker.ensure_running()  # later it would unblock them
+        """Start the process; end it on Ctrl-C meanwhile, as the pool does not know it yet."""
+        multiprocessing.resource_tracker.ensure_running()  # started later, it would unblock signals
         with _defer_stops() as asked:
             super().start()
         for number in asked:
@@ -34,7 +34,7 @@ class _Process(multiprocessing.context.SpawnProcess):
 
 @contextlib.contextmanager
 def _defer_stops() -> Iterator[list[int]]:
-    """Block signals in processes that the block starts, and list those that come meanwhile."""
+    """Start processes with signals blocked; yield a list of the signals that come meanwhile."""
     asked: list[int] = []
     gets_signals = threading.current_thread() is threading.main_thread()
     numbers = LEFT_TO_PARENT if gets_signals else ()
@@ -77,7 +77,7 @@ def open_workers(
     """Start a pool whose workers each call make(*arguments) once; submit `run_task` to it.
 
     Raises:
-      Refused: a process was killed; `advice` is another way out than fewer processes.
+      Refused: a process was killed; the error advises fewer processes, and then `advice`.
     """
     with ProcessPoolExecutor(workers, CONTEXT, _start_worker, (make, arguments)) as pool:
         with _defer_stops() as asked:
@@ -92,7 +92,7 @@ def open_workers(
                 f"fewer with --workers=N{advice}"
             ) from error
         finally:
-            # Wait for the tasks in progress: a worker would else write to a closed pipe.
+            # Wait for the tasks in progress, or a worker would write to a closed pipe.
             pool.shutdown(wait=True, cancel_futures=True)
 
 

@@ -31,7 +31,7 @@ from data_pipeline.vocab import Vocabulary, load_recorded
 # Stored bytes that one worker reads from start to end: many small files are one group, and a
 # larger file is a group of its own.
 _GROUP_BYTES = 64 << 20
-# Files by their group: the chunks in it, numbered, and how many there are.
+# Names of the files of a group: one per chunk, by its number, and one with the number of chunks.
 _PART_NAME, _END_NAME = "{:06d}-{:06d}.chunk", "{:06d}.end"
 
 NumberedSources = Sequence[tuple[int, Source]]
@@ -139,7 +139,7 @@ def encode_with_beam(
 
 
 def group_sources(sources: Sequence[Source]) -> Iterator[NumberedSources]:
-    """Yield sources that follow each other, with their numbers, up to _GROUP_BYTES together."""
+    """Yield groups of consecutive numbered sources, each of at most _GROUP_BYTES or one source."""
     group: list[tuple[int, Source]] = []
     group_bytes = 0
     for number, source in enumerate(sources):
@@ -166,7 +166,7 @@ def _run(groups: list[tuple[int, NumberedSources]], work: BeamWork, options: Any
                 | "chunks to any worker" >> beam.Reshuffle()
                 | "encode" >> beam.Map(_encode_part, work)
             )
-    except Exception as error:  # runners have no common class
+    except Exception as error:  # the runners' errors have no common base class
         if "KeyboardInterrupt" in str(error):  # DirectRunner wraps that too
             raise KeyboardInterrupt from error
         *_, last = str(error).strip().split("\n")
@@ -179,9 +179,10 @@ def _run(groups: list[tuple[int, NumberedSources]], work: BeamWork, options: Any
 def _read_group(
     numbered: tuple[int, NumberedSources], folder: str, text: TextOptions
 ) -> Iterator[tuple[str, TextChunk]]:
-    """Yield the chunks of a group with the names of their files; then write how many there were.
+    """Yield the chunks of a group with the names of their files; then write the group's end file.
 
-    Faults of a source are written to a file, not raised: Beam would retry in vain.
+    It has the number of chunks, or the error of a source, which is not raised: Beam would retry in
+    vain.
     """
     group, sources = numbered
     chunks = 0

@@ -79,7 +79,7 @@ _FOLD = bytes.maketrans(b"0123456789" + _ASCII_SPACE, b"0" * 10 + b" " * len(_AS
 def fold_text(paragraphs: Iterable[str]) -> bytes:
     """Fold a document to UTF-8: words in lower case, digits as 0, single spaces between words.
 
-    The result is as by str.casefold, str.split and a regular expression for digits, in a third
+    The result equals str.casefold, str.split and a regular expression for digits, in a third
     of the time, as only the few characters beyond ASCII are examined one by one.
     """
     text = " ".join(paragraphs)

@@ -72,9 +72,9 @@ def read_chunks(
     options: TextOptions,
     advance: Callable[[int], None] = lambda stored_bytes: None,
 ) -> Iterator[TextChunk]:
-    """Read numbered sources one after another, grouped into chunks, as read_documents does.
+    """Read the documents of numbered sources, by read_documents, and group them into chunks.
 
-    A chunk ends when it holds CHUNK_CHARS or CHUNK_DOCUMENTS; the store does not depend on it.
+    A chunk ends at CHUNK_CHARS or CHUNK_DOCUMENTS; the store does not depend on where chunks end.
     """
     documents: list[Document] = []
     source_documents: collections.Counter[int] = collections.Counter()

@@ -21,12 +21,12 @@ SIGNATURE_SIZE = 128  # an estimate is off by 0.035 at a similarity of 0.8, one 
 _RUN_WORDS = 5
 # A text with longer words on average has no spaces, like Chinese; its words are characters.
 _LONG_WORDS_CHARS = 15
-_RUNS_AT_ONCE = 1 << 14  # times SIGNATURE_SIZE are in memory
+_RUNS_AT_ONCE = 1 << 14  # each has SIGNATURE_SIZE hashes in memory
 _PAIRS_AT_ONCE = 1 << 14
 # 19 of 20 near duplicates agree in a band at a threshold of 0.8. Pairs found by bands are
 # compared: a false positive only costs time, while a false negative is lost.
 _WEIGHTS = (0.05, 0.95)  # costs of a false positive and of a false negative
-_HIGHEST_BANDED = 0.95  # a higher threshold would leave too few bands; pairs are compared anyway
+_MAX_BAND_THRESHOLD = 0.95  # a higher one leaves too few bands; pairs are compared anyway
 _MAX_ROUNDS = 100  # bounds the work on documents that agree in one band and little else
 _SEED = 1  # datasketch's default
 _WORD_STEPS = np.array([0x9E3779B97F4A7C15 * (2 * i + 1) % 2**64 for i in range(_RUN_WORDS)], "u8")
@@ -86,7 +86,7 @@ def find_clusters(
 
     buckets = HashBuckets(directory)
     lsh = datasketch.MinHashLSH(
-        min(threshold, _HIGHEST_BANDED), num_perm=SIGNATURE_SIZE, weights=_WEIGHTS
+        min(threshold, _MAX_BAND_THRESHOLD), num_perm=SIGNATURE_SIZE, weights=_WEIGHTS
     )
     for start in range(0, len(signatures_DP), _PAIRS_AT_ONCE):
         documents = start + np.flatnonzero(keeps_document_D[start : start + _PAIRS_AT_ONCE])

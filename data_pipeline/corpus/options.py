@@ -171,7 +171,7 @@ def check_flags(flags: BuildFlags) -> BuildFlags:
 
 
 def _refuse(flags: BuildFlags, names: Iterable[str], because: str) -> None:
-    """Raise Refused if a flag is given that would be ignored."""
+    """Raise Refused if one of these flags is given: it would be ignored."""
     for name in names:
         if (value := getattr(flags, name)) != getattr(BuildFlags, name):
             raise Refused(f"--{name} is {value}, but {because}; omit it")
@@ -214,7 +214,7 @@ def _check_vocabulary(flags: BuildFlags) -> None:
             )
         if flags.vocab_size > MAX_TRAINED:
             raise Refused(
-                f"--vocab_size is {flags.vocab_size}, of which a tokenizer.json is too large to be "
+                f"--vocab_size is {flags.vocab_size}, whose tokenizer.json would be too large to "
                 f"read; --train_vocab={BYTE_BPE} takes at most {MAX_TRAINED} (ModernBERT: 50368)"
             )
     if not flags.vocab_size:

@@ -151,7 +151,7 @@ MIN_SPLIT_DOCUMENTS = 2
 def choose_heldout(hashes: np.ndarray, share: float, documents: str = "") -> IsHeldout:
     """Choose the documents to hold out by their hashes alone.
 
-    Copies stay together, and a document's side does not depend on what else is in the corpus: it is
+    Copies stay together, and a document's split does not depend on the rest of the corpus: it is
     held out if its hash is in the lowest `share` of all 64-bit numbers. If that takes more than
     half of the documents, or fewer than MIN_SPLIT_DOCUMENTS, the lowest hashes that fit are taken
     instead: MIN_SPLIT_DOCUMENTS if copies and a corpus of 4 or more allow it, else one. These may
@@ -225,12 +225,12 @@ def write_splits(
     ):
         is_in_heldout = is_heldout(selection.side_hashes[documents])
         for writer, side in ((train, False), (heldout, True)):
-            goes_here = selection.keeps_document[documents] & (is_in_heldout == side)
-            line_goes = selection.keeps_line[lines] & np.repeat(goes_here, facts.document_lengths)
-            sentence_goes = np.repeat(line_goes, facts.line_lengths)
-            document_sentences = sum_runs(facts.line_lengths * line_goes, facts.document_lengths)
+            is_here_D = selection.keeps_document[documents] & (is_in_heldout == side)
+            is_here_L = selection.keeps_line[lines] & np.repeat(is_here_D, facts.document_lengths)
+            is_here_S = np.repeat(is_here_L, facts.line_lengths)
+            document_sentences = sum_runs(facts.line_lengths * is_here_L, facts.document_lengths)
             writer.append(
-                token_ids[np.repeat(sentence_goes, sentence_lengths)],
-                sentence_lengths[sentence_goes],
-                document_sentences[goes_here],
+                token_ids[np.repeat(is_here_S, sentence_lengths)],
+                sentence_lengths[is_here_S],
+                document_sentences[is_here_D],
             )

@@ -13,7 +13,7 @@ from data_pipeline.io import Refused
 
 
 def is_address(path: str) -> bool:
-    """Return whether a path names a file system of its own, as gs:// does."""
+    """Return whether a path is an address with a protocol, such as gs://bucket/file."""
     return "://" in path
 
 
@@ -28,10 +28,11 @@ def expand_home(name: str, place: str) -> pathlib.Path:
 
 
 def open_filesystem(address: str) -> tuple[Any, str]:
-    """Return fsspec's file system of an address, which has no types, and the path within it.
+    """Return fsspec's file system for an address (fsspec has no types), and the path within it.
 
     Raises:
-      Refused: it has no bucket, a password, a protocol unknown to fsspec, or one without a driver.
+      Refused: the address has no bucket, has a password, or has a protocol that fsspec does not
+        know or has no driver for.
     """
     protocol, _, path = address.partition("://")
     if re.search("://[^/]*:[^/]*@", address):

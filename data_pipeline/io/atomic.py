@@ -35,9 +35,9 @@ _DEVICES = pathlib.Path("/dev")
 
 
 def write_file(path: pathlib.Path, content: bytes) -> None:
-    """Replace a file at once: a process that is killed leaves the old one or the new one.
+    """Replace a file atomically: a process that is killed leaves the old file or the new one.
 
-    A device or a pipe, such as /dev/stdout, is not replaced, which root could do: it is written to.
+    A device or a pipe, such as /dev/stdout, is written to; root could replace it by a file.
     """
     partial = path.with_name(f"{path.name}.partial")
     with explain_errors(str(path.parent), f"writing {path.name}"):
@@ -127,7 +127,7 @@ def new_file(output: pathlib.Path) -> Iterator[pathlib.Path]:
         _sync(unfinished)
         if output.exists():
             raise FileExistsError(
-                errno.EEXIST, "it has been made by somebody else meanwhile", str(output)
+                errno.EEXIST, "another process has made it meanwhile", str(output)
             )
         unfinished.replace(output)
     finally:
@@ -172,7 +172,7 @@ def check_new_folder(destination: Destination) -> None:
 
 
 def _is_half_moved(destination: Destination) -> bool:
-    """Return whether a process was killed while it moved files; the moves are then repeated."""
+    """Return whether a process was killed while it moved files; a new build replaces them."""
     moving = destination.path / WORKING / _MOVING
     return moving.exists() and not (destination.path / destination.last).exists()
 
@@ -227,7 +227,7 @@ def new_folder(destination: Destination) -> Iterator[pathlib.Path]:
 
 
 def _move(working: pathlib.Path, destination: Destination) -> None:
-    """Replace what the folder holds: the old last file is removed first, the new one moved last."""
+    """Replace the content of a folder: remove its old `last` file first, move the new one last."""
     output, last = destination.path, destination.last
     files, moving = working / FILES, working / _MOVING
     for path in (*files.rglob("*"), files):

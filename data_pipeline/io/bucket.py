@@ -25,7 +25,7 @@ class Bucket:
 
     address: str
     answer_secs: float = ANSWER_SECS
-    # Cached: fsspec would make one for each thread, and each would request credentials.
+    # Cached: fsspec would make a file system per thread, and each would request credentials.
     _files: list[Any] = dataclasses.field(default_factory=list)
 
     def read(self, name: str) -> bytes | None:
@@ -64,7 +64,7 @@ class Bucket:
         self._request(f"deleting {name}", name, delete)
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes of each name right below the address; folders' names end in a slash."""
+        """Return name -> bytes of all objects and folders there; a folder's name ends in /."""
 
         def sizes(files: Any, path: str) -> dict[str, int]:
             try:

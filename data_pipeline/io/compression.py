@@ -24,7 +24,7 @@ _XZ_MEMORY_BYTES = 2 << 30  # `xz -9` needs 65 MiB, the largest dictionary of th
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPED = frozenset(bytes([first]) + b"\x2a\x4d\x18" for first in range(0x50, 0x60))
 
-# A text may begin with BZh, but not with the first six digits of pi or of its root, too.
+# A text may begin with BZh, but not with one of these too: 12 digits of pi or of its square root.
 _BZIP2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")
 _BZIP2_DAMAGE = "Invalid data stream"  # how the module words an OSError without a number
 

@@ -96,8 +96,8 @@ def is_transient(error: BaseException, place: str = "") -> bool:
     if getattr(error, "errno", None) in _TRANSIENT_ERRNOS:
         return True
     text = _text_without_place(error, place)
-    is_late = _status(error, place) in _TRANSIENT_STATUS or bool(_TRANSIENT.search(text))
-    return is_late and not _is_denied(error, place)
+    is_temporary = _status(error, place) in _TRANSIENT_STATUS or bool(_TRANSIENT.search(text))
+    return is_temporary and not _is_denied(error, place)
 
 
 def get_first_line(error: BaseException) -> str:
@@ -106,7 +106,7 @@ def get_first_line(error: BaseException) -> str:
 
 
 def _text_without_place(error: BaseException, place: str) -> str:
-    """Return the message of an error after its type, as some have no message."""
+    """Return an error's class and message (some have none), with the names of `place` blanked."""
     text = f"{type(error).__name__} {error}"
     path = place.partition("://")[2]
     for name in (place, path, urllib.parse.quote(path, safe="")):

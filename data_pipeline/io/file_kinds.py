@@ -19,7 +19,7 @@ _ANNEX = re.compile(rb"(?:\.\./)*(?:\.git|/)?/?annex/objects/\S{1,300}\s*")
 _TAG_NAME = re.compile(rb"<([A-Za-z][\w:.-]{0,60})(?=[\s/>])")
 _TAG = re.compile(rb"</?[A-Za-z][^<>]{0,1000}>")
 _MIN_TAGS = 4  # a page without a doctype has as many
-# Answers of servers that are a whole file: a number with its words, GitHub's, the Hub's.
+# Server messages that may be a whole file: an HTTP status and its phrase, GitHub's, the Hub's.
 _STATUS = "|".join(status.phrase for status in http.HTTPStatus if status >= 300)
 _ANSWERS = re.compile(
     rf"\s*(?:(?:http(?:/[\d.]+)?|error)?[ :-]*[345]\d\d[ :-]+(?:{_STATUS}|page not found)"
@@ -77,7 +77,7 @@ _OPENINGS = {
     ): _SQL,
     re.compile(rb"From: [<\"]Saved by "): _HTML,  # MHTML
 }
-# Their lines are not the text's. Not among the openings: a tagger reads CoNLL's files.
+# Formats whose lines are not plain text. Not among _OPENINGS, as a tagger reads CoNLL files.
 _SUBTITLES = rb"(?:WEBVTT\b(?s:.{1,9999}?)\n|\d+\r?\n)(?:\d+:)?\d\d:\d\d[.,]\d{3} --> "
 _CONLL = rb"(?:#[^\n]*\n)*1(?:-\d+)?(?:\t[^\t\n]+){9}\n|-DOCSTART-(?: (?:-X-|O))+\s"
 _LAYOUTS = {
@@ -106,9 +106,10 @@ def find_stand_in(head: bytes) -> FileKind | None:
 def find_markup(head: bytes) -> FileKind | None:
     """Recognize what find_stand_in does, and also subtitles, tagged words, text with many tags.
 
-    Such text opens with a tag, and closes that at its end or on a line of its own, or has a tag on
-    every other line. A third of the tags close one unless they are HTML's: a chat's `<name> words`
-    closes none. The <doc ...> of WikiExtractor is not markup.
+    Text with many tags opens with a tag. Either that tag is closed at the end or on a line of its
+    own, or every other line has a tag and a third of all tags are closing ones, which a chat's
+    `<name> words` has none of (text that opens with a tag of HTML needs none). The <doc ...> of
+    WikiExtractor is not markup.
     """
     if (kind := find_stand_in(head)) is not None:
         return kind

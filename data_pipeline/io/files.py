@@ -35,10 +35,8 @@ class StoredFile:
 def find_files(pattern: str) -> list[StoredFile]:
     """Return the files and folders that a glob matches, sorted by name; `**` enters folders.
 
-    A hidden name, such as .gitattributes, is matched by a pattern that writes its dot alone.
-
-    The name of a local file is taken literally: it may hold what means something else in a glob,
-    as "a[1].txt" does.
+    A hidden name, such as .gitattributes, is only matched by a pattern with that dot. The name of
+    an existing local file, such as "a[1].txt", is taken literally.
 
     Raises:
       Refused: the file system is unknown, or its driver is not installed.
@@ -73,7 +71,7 @@ def find_files(pattern: str) -> list[StoredFile]:
 
 
 def identify(flag: str, file: StoredFile) -> str:
-    """Return a key that is equal for two names of one local file; for an address, itself.
+    """Return a key that is equal for two names of a local file; the key of an address is itself.
 
     Raises Refused, with the flag that names the file, if its name is not UTF-8.
     """

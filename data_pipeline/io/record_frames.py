@@ -15,7 +15,7 @@ HEAD_BYTES, FOOT_BYTES = 12, 4
 def record_lengths(
     address: str, file: Any, most_bytes: int, how_to_fix: str = "copy it again, or leave it out"
 ) -> Iterator[int]:
-    """Yield the length of each record of a file open for reading; the rest is for errors.
+    """Yield the length of each record of an open file; `address`, `how_to_fix` are for errors.
 
     Stops if less than a record's header is left: TensorFlow reports that.
 

@@ -9,10 +9,10 @@ The annotations of a dataclass or TypedDict declare what a file of JSON holds fo
     class Row(TypedDict):
         steps: Annotated[int, 0, 1 << 48]   # bounds, both included
         names: list[str]
-        note: NotRequired[str]              # a dataclass has a field with a default
+        note: NotRequired[str]              # a dataclass gives the field a default
 
-A TypedDict stays the object it is, and may have more keys; a dataclass is built, and may not; a
-NamedTuple without defaults is built too.
+An object of JSON becomes an instance of a dataclass, which refuses unknown keys, or of a NamedTuple
+without defaults; for a TypedDict it stays a dict, and may have more keys.
 """
 
 import dataclasses
@@ -35,10 +35,10 @@ from data_pipeline.io.file_kinds import HEAD_BYTES, find_stand_in
 
 MAX_BYTES = 64 << 20  # limit of such a file; a vocabulary of 4 million pieces fits
 MAX_DEPTH = 64  # limit of nested JSON; this project's files need 6
-# A write-ahead page of zeros, as file systems leave at the end of a file after a power cut.
+# File systems may leave a page of NUL bytes at the end of a file after a power cut.
 NUL = b"\0"
 
-# Linux's limits; a longer name is an OSError, as if the disk could not be read now.
+# Within Linux's limits (255 and 4,096): a longer one raises an OSError, as a disk's fault does.
 _MAX_BYTES_OF_A_NAME, _MAX_BYTES_OF_A_PATH = 255, 2000
 
 _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would wait for its other end
@@ -90,7 +90,7 @@ def _resolves_inside(root: pathlib.Path, path: pathlib.Path) -> bool:
 def open_regular(
     path: pathlib.Path, root: pathlib.Path | None = None, may_stand_in: bool = False
 ) -> BinaryIO:
-    """Open a regular file for reading; with root, one that no link leads out of it.
+    """Open a regular file for reading; with `root`, refuse a link that leads out of that folder.
 
     Unless `may_stand_in`, a file in the place of another is refused: a git-lfs pointer, a
     web page, a server's message.
@@ -125,7 +125,7 @@ def open_regular(
 def read_bytes(
     path: pathlib.Path, root: pathlib.Path | None = None, max_bytes: int = MAX_BYTES
 ) -> bytes:
-    """Read a regular file as open_regular does; one over max_bytes is a DamagedFile too."""
+    """Read a regular file by open_regular; a file over max_bytes raises DamagedFile too."""
     with open_regular(path, root) as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -168,9 +168,9 @@ def check_unicode(text: str, key: str, place: object) -> None:
 
 
 def parse_json(data: bytes, name: object) -> Any:
-    """Parse JSON; raise DamagedFile with `name` if it is none, or nested deeper than MAX_DEPTH."""
+    """Parse JSON; raise DamagedFile with `name` if it is invalid or nested over MAX_DEPTH deep."""
     text = decode(data, name)
-    may_be_deep = data.count(b"[") + data.count(b"{") > MAX_DEPTH  # not so in a line of metrics
+    may_be_deep = data.count(b"[") + data.count(b"{") > MAX_DEPTH  # a line of metrics is not
     if may_be_deep and measure_nesting(data) > MAX_DEPTH:
         raise DamagedFile(f"{name} is nested deeper than {MAX_DEPTH} levels")
     try:
@@ -188,7 +188,7 @@ def measure_nesting(data: bytes) -> int:
 
 
 def parse_object(data: bytes, name: object) -> dict[str, Any]:
-    """Parse a JSON object; like parse_json in all else."""
+    """Parse a JSON object; raise as parse_json does, and for any other JSON value."""
     value = parse_json(data, name)
     if not isinstance(value, dict):
         raise DamagedFile(f"{name} holds {name_kind(value)}, not a JSON object")

@@ -21,8 +21,8 @@ class FramedRow(NamedTuple):
 def truncate_pair(a_tokens: int, b_tokens: int, most: int, rule: str = GOOGLE) -> tuple[int, int]:
     """Return how many tokens of each text remain, `most` in all: the longer loses its end first.
 
-    Where both lose, an odd token is left to the first text by Google's rule; by transformers' to
-    the longer text, and of equal ones to the second.
+    If both lose tokens and `most` is odd, Google's rule gives the odd token to the first text;
+    transformers' rule gives it to the longer text, or to the second if both are equally long.
 
     Source: run_classifier.py@eedf5716ce _truncate_seq_pair; tokenizers 0.23 longest_first.
     """
@@ -43,7 +43,7 @@ def frame(
 ) -> FramedRow:
     """Frame a text or a pair as a row of at most max_seq_length tokens, special ones included.
 
-    A pair whose b is None has one text. pair_truncation is the rule of truncate_pair.
+    If b_ids is None, there is a single text. pair_truncation is the rule of truncate_pair.
 
     Raises:
       Refused: the special tokens alone are more than max_seq_length.

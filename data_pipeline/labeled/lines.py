@@ -46,7 +46,7 @@ def check_lines(address: str, flag: str) -> None:
 
 
 def _is_pipe(address: str) -> bool:
-    """Return whether a path is one that /dev/stdin or a shell's <(command) may stand for."""
+    """Return whether a path is a pipe or a terminal, as /dev/stdin or a shell's <(command) is."""
     path = pathlib.Path(address)
     return path.is_fifo() or path.is_char_device()
 
@@ -80,8 +80,8 @@ def group_rows(
 ) -> Iterator[EncodedRows]:
     """Yield the rows of all lines in their order, in groups of at most most_tokens tokens.
 
-    Longer lines than max_seq_length are cut, pairs by the rule of pair_truncation; with keeps_long,
-    pairs alone. An empty line is a row of [CLS] [SEP]: rows and lines keep the same numbers.
+    Lines over max_seq_length are cut, pairs by the rule of pair_truncation; with keeps_long, only
+    pairs are cut. An empty line is a row of [CLS] [SEP]: rows and lines keep the same numbers.
     `counts` includes one line beyond the groups so far. Without has_pairs, `|||` is plain text.
     """
     refuse_one_text(lines)

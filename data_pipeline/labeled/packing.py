@@ -14,7 +14,7 @@ from data_pipeline.labeled.rows import SEQ_LENS, Batch, EncodedRows, ExampleStre
 
 VERSION = 1  # raise it when the placement changes: dropout depends on the placement
 _MAX_ROW = 512
-# Attention over S tokens costs S / 2304 of their other work at a width of 384, half of it at 768.
+# Attention over S tokens costs S / 2304 of a layer's other work at width 384, half that at 768.
 _TOKENS_OF_ATTENTION = 2304
 
 
@@ -117,7 +117,7 @@ class PackedSteps:
     """Pack the batches of the first steps of a stream into one shape."""
 
     def __init__(self, stream: ExampleStream, steps: int, unit: int) -> None:
-        """Find the packing; rows without an example pad it to a multiple of unit."""
+        """Find the packing; empty rows bring its number of rows to a multiple of `unit`."""
         self._stream = stream
         needed = choose_packing(stream.rows.lengths_N[stream.examples_of_steps(0, steps)])
         self.packing = dataclasses.replace(needed, rows=-(-needed.rows // unit) * unit)

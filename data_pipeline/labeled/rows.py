@@ -158,7 +158,7 @@ def build_rows(
 
 
 def make_plain_rows(token_ids: np.ndarray, offsets: np.ndarray) -> EncodedRows:
-    """Build rows of one segment from int32[T] and int64[R+1], as they are."""
+    """Build rows of one segment from token ids int32[T] and offsets int64[R+1], unchanged."""
     lengths_R = np.diff(offsets)
     segment_ids, cls_positions = np.zeros(len(token_ids), np.int8), np.zeros_like(lengths_R)
     return EncodedRows(
@@ -167,7 +167,7 @@ def make_plain_rows(token_ids: np.ndarray, offsets: np.ndarray) -> EncodedRows:
 
 
 def join_rows(parts: Sequence[EncodedRows]) -> EncodedRows:
-    """Join rows without labels, one part's after another's."""
+    """Join rows without labels, part after part."""
     lengths = [np.diff(part.offsets) for part in parts]
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths), dtype=np.int64)])
     return EncodedRows(

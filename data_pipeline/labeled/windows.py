@@ -22,9 +22,9 @@ def cut_windows(pieces: int, most: int, stride: int) -> list[Span]:
 
 
 def choose_windows(spans: Sequence[Span], pieces: int) -> np.ndarray:
-    """Return int64[T]: for each token the window with the most context on its poorer side.
+    """Return int64[T]: for each token the window with the most context on its shorter side.
 
-    Among equals the longer window counts, then the first.
+    A tie goes to the longer window, then to the first.
 
     Source: run_squad.py@eedf5716ce _check_is_max_context.
     """

@@ -112,8 +112,8 @@ def read_sources(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the documents of numbered sources in their order, each with the number of its source.
 
-    With `limit_chars` a source is left after so many characters. After a file that cannot be read
-    the next ones are read for _LOOK_SECS longer, and the Refused names all bad ones.
+    With `limit_chars` reading of a source stops after so many characters. After a file that cannot
+    be read, the next files are tried for _LOOK_SECS, and the Refused names all bad ones.
     """
     bad: list[str] = []
     end_secs = math.inf

@@ -2,8 +2,8 @@
 
 The first bytes tell whether a file is compressed, Parquet or Arrow. A first line with text that
 opens <doc ...> makes it a WikiExtractor file; one that opens a JSON object makes it JSON lines, as
-WikiExtractor's --json writes into wiki_00. A .json or .jsonl file must be JSON lines, a .csv or
-.tsv file is a table: no content shows that.
+WikiExtractor's --json writes into wiki_00. A .json or .jsonl file must be JSON lines. A .csv or
+.tsv file is a table, known by its name alone.
 """
 
 import re
@@ -45,7 +45,7 @@ def find_format(address: str, head: FileHead, options: TextOptions) -> str:
     """Return the format of a file by its head and its name.
 
     Raises Refused for a git-lfs pointer, a web page, a dump, a compressed table, and a name that
-    promises another format or a compression; with --format=text for none of them.
+    promises another format or a compression; with --format=text none of these is refused.
     """
     if not head.data:
         return EMPTY

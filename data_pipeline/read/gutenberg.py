@@ -63,8 +63,9 @@ _ITALICS = re.compile(r"\b_|_\b")
 _ORNAMENT = re.compile(r"[\s*.·•=~_―–—-]*$")
 
 MIN_CHAPTER_CHARS = 200  # less prose is a part's title page or a table
-# So much prose is chapters without headings that are known here, such as "Erstes Kapitel". Title
-# pages, contents and notes of the books in the tests have 3,600 characters at most.
+# A front part or a list with this much prose has chapters under headings that are not known here,
+# such as "Erstes Kapitel". Title pages, contents and notes of the books in the tests have 3,600
+# characters at most.
 MIN_HEADLESS_CHARS = 5000
 
 
@@ -99,12 +100,12 @@ def read_chapters(
 
     A chapter begins at a heading: a paragraph of at most three lines after two or more blank lines
     that is named or numbered like a chapter. A bare number, which may be a page number, is a
-    heading only if it is 1 or continues the count. Headings, the license, title pages, contents and
-    lists of illustrations are skipped, with under MIN_HEADLESS_CHARS of prose; so are footnotes,
-    indexes, and sections with under MIN_CHAPTER_CHARS. A book without a heading is one chapter. One
-    chapter is in memory at a time. After the end of a book only a marker opens another one. Raises
-    Refused for a chapter over MAX_DOCUMENT_BYTES and, with `needs_license`, if no marker opens the
-    first book.
+    heading only if it is 1 or continues the count. Headings, the license, footnotes and indexes are
+    skipped; so are title pages, contents and lists of illustrations with under MIN_HEADLESS_CHARS
+    of prose, and other sections with under MIN_CHAPTER_CHARS. A book without a heading is one
+    chapter. One chapter is in memory at a time. After the end of a book only a marker opens another
+    one. Raises Refused for a chapter over MAX_DOCUMENT_BYTES and, with `needs_license`, if no
+    marker opens the first book.
 
     Source: the layout rules of Project Gutenberg (two or four blank lines before a chapter).
     """

@@ -103,11 +103,10 @@ class HeadEndsError(Exception):
 def read_lines(address: str, advance: Advance, decoding: Decoding | None = None) -> Iterator[str]:
     """Yield the lines of a file; `advance` is called with the stored bytes that were read.
 
-    A line ends at a line feed, a carriage return, or both, also after a second carriage return, as
-    Windows writes a line's end twice. The line may keep the carriage return, as removing it from
-    every line takes longer than finding the lines. A byte order mark at the start of a line is
-    dropped: files that were joined have one wherever a file began. UTF-16 and UTF-32 are read where
-    a mark opens the file.
+    A line ends at LF, CR, CR LF, or CR CR LF (Windows' text mode writes this for CR LF). The line
+    may keep the CR of a CR LF: removing it from every line takes longer than finding the lines. A
+    byte order mark at the start of a line is dropped, as a joined file has one wherever a file
+    began. UTF-16 and UTF-32 are read if a mark opens the file.
 
     Without `decoding` a pointer, a page or a dump is refused: its caller has not looked at the
     file. Raises Refused for a file that is gone, cut off or damaged, for binary data, for bytes
@@ -225,7 +224,7 @@ def _describe_bytes(
 
 
 def _split_text(data: bytes, text: str) -> list[str]:
-    if b"\r" in data and data.count(b"\r") > data.count(b"\r\n"):  # some end in it alone
+    if b"\r" in data and data.count(b"\r") > data.count(b"\r\n"):  # some lines end in CR alone
         text = text.replace("\r\r\n", "\n").replace("\r\n", "\n").replace("\r", "\n")
     if _MARK in text:
         text = text.removeprefix(_MARK).replace("\n" + _MARK, "\n")
@@ -331,7 +330,7 @@ _IS_INVISIBLE = re.compile(rf"[{_NO_WIDTH}\s]+").fullmatch
 
 
 def strip_line(line: str) -> str:
-    """Strip the white space around a line; "" if it has no character that takes a place."""
+    """Strip the white space around a line; return "" if none of its characters is visible."""
     stripped = line.strip()
     if stripped[:1] in NO_WIDTH and _IS_INVISIBLE(stripped):
         return ""
@@ -346,7 +345,7 @@ _NO_SPACE = (
     "\ufe10-\ufe1f\ufe30-\ufe6f\uff01-\uff9f\uffe0-\uffe6\U00011700-\U0001174f"
     "\U0001b000-\U0001b2ff\U00020000-\U0003ffff"
 )
-# Used in those scripts and in others: next to such a script, a row of them has no space in it.
+# Marks of those scripts and others: a run of them next to such a script is joined without space.
 _NEUTRAL = "\u2010-\u2026\u200b-\u200d\ufe00-\ufe0f\u00b7"
 # Punctuation as wide as a Chinese character holds its own space.
 _WIDE_MARKS = (

@@ -57,9 +57,9 @@ def read_rows(
 ) -> Iterator[list[str]]:
     """Yield the lines of the text of each row; a row without text is an empty document.
 
-    Only that column is read, of Parquet a few rows at a time, of Arrow a batch. `advance` is called
-    with the bytes of the file that they make up. Raises Refused for what check_columns refuses,
-    damaged pages, a file that is cut off, text that is not UTF-8 and a document over
+    Only that column is read: a few rows at a time from Parquet, a batch at a time from Arrow.
+    `advance` is called with their share of the stored bytes. Raises Refused for what check_columns
+    refuses, damaged pages, a file that is cut off, text that is not UTF-8 and a document over
     MAX_DOCUMENT_BYTES.
     """
     rows = 0

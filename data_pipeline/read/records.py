@@ -151,7 +151,7 @@ def read_table(address: str, lines: Iterable[str], kind: str, text_key: str) -> 
 
 
 def _take_head(lines: Iterator[str]) -> tuple[list[str], bool]:
-    """Take the first lines, and say whether they are all of a head that is cut off."""
+    """Take the first lines; return them, and whether they are all that a cut head has."""
     head: list[str] = []
     chars = 0
     try:

@@ -26,7 +26,7 @@ _FULL_STOPS, _DANDA = "\u0f0e\u17d4\u17d5", "\u0964"
 
 
 def split_sentences(paragraphs: Iterable[str], options: TextOptions) -> list[str]:
-    """Return the sentences of a document; none reaches over a paragraph's end.
+    """Return the sentences of a document; no sentence crosses the end of a paragraph.
 
     With --sentences=lines the paragraphs are lines and each is a sentence. Otherwise sentencex
     finds them, and only the white space around sentences is lost; a language that it has no rules

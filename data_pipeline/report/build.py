@@ -103,7 +103,8 @@ def _choose_config(manifest: dict[str, Any]) -> str:
 def list_changes(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     """List what a build dropped and why, what it changed, and what it noticed and left unchanged.
 
-    Whatever only a flag causes is listed if it occurred.
+    Sentences and documents dropped for lack of tokens are always listed; everything else if it
+    occurred, or if its flag is set.
     """
     dropped = [
         f"{count:,} {reason.replace('_', ' ')}"

@@ -69,7 +69,7 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[str]:
             "needed: a random next sentence comes from another document of the split, so training "
             "with --config.data.segments=nsp refuses this store. Give 4 or more documents that "
             "differ in more than case, white space and digits (--documents says where one ends); "
-            "of these a larger --holdout cannot hold out more."
+            "a larger --holdout cannot hold out more of these."
         )
     elif not 0.5 < heldout / (documents * manifest["holdout"]) < 2:
         yield (

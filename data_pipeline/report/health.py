@@ -20,7 +20,7 @@ from data_pipeline.vocab import Vocabulary
 
 _MAX_PIECES, _MAX_NEVER, _MAX_REPEATED = 40, 40, 5
 _SHOWN_TOKENS = 40  # printed tokens of a repeated sentence
-_RANKS_A_DECADE = 12
+_RANKS_PER_DECADE = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Copies:
     sentences: dict[str, Repeats]
     leaked_documents: Repeats  # held-out documents that are in the training split, too
     leaked_sentences: Repeats
-    repeated: tuple[Repeated, ...]  # most often first
+    repeated: tuple[Repeated, ...]  # most frequent first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,8 +146,8 @@ def _measure_pieces(vocabulary: Vocabulary, counts_V: np.ndarray) -> PieceHealth
     is_placeholder_V[list(vocabulary.special_ids.values())] = True
     by_count = np.argsort(-counts_V, kind="stable")
     used = int(np.count_nonzero(counts_V))
-    decades = np.log10(max(used, 1))
-    ranks = np.unique(np.geomspace(1, max(used, 1), 1 + int(_RANKS_A_DECADE * decades)).astype(int))
+    count = 1 + int(_RANKS_PER_DECADE * np.log10(max(used, 1)))
+    ranks = np.unique(np.geomspace(1, max(used, 1), count).astype(int))
     never = np.flatnonzero((counts_V == 0) & ~is_placeholder_V)
     # Evenly from the first to the last.
     spread = np.linspace(0, len(never) - 1, min(len(never), _MAX_NEVER)).astype(int)

@@ -100,7 +100,7 @@ def hash_split(
 ) -> tuple[HashSample, HashSample]:
     """Hash all sentences and documents of a split; call `advance` with the tokens of each chunk.
 
-    Texts with equal ids have equal hashes; others do with a chance of 1 in 2**64.
+    Texts with equal ids have equal hashes; two different texts do with probability 2**-64.
     """
     sentences = HashSample(split.sentences, MAX_SENTENCES)
     documents = HashSample(split.documents, MAX_DOCUMENTS)

@@ -30,7 +30,7 @@ class RowHealth:
     heldout_rows: int  # rows of one pass over the held-out split
     random_share: float  # share of next-sentence labels that are 1
     packed_examples: int  # PACKED_EXAMPLES, or as many as a short row has room for
-    packed_padding_share: float  # packed_examples in a row; every other field has one in a row
+    packed_padding_share: float  # measured with packed_examples in a row; other fields with one
     tokens: Lengths  # tokens per row, padding not counted
     masks: Lengths  # predictions per row
 
@@ -71,7 +71,7 @@ def show_row(
     Args:
       row: the fields of a batch without their batch dimension; a packed row has `example_ids`.
       vocabulary: the vocabulary of the store.
-      pieces: `vocabulary.readable_pieces()`, which takes time for each call.
+      pieces: `vocabulary.readable_pieces()`, made once by the caller: a call takes time.
     """
     is_predicted_P = row["masked_lm_weights"] > 0
     original_ids = dict(

@@ -7,7 +7,7 @@ import rich.table
 import rich.text
 from rich.cells import cell_len
 
-from data_pipeline.cli.terminal import make_table, print_fact, print_paragraph
+from data_pipeline.cli.terminal import INDENT, make_table, print_fact, print_paragraph
 from data_pipeline.corpus.lost_characters import describe_lost_characters
 from data_pipeline.report.build import list_changes
 from data_pipeline.report.health import Health
@@ -20,7 +20,6 @@ from data_pipeline.vocab import describe_case
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _SHAPE_COLUMNS = 10
 _WIDEST = 100
-_INDENT = "  "
 _LABEL_WIDTH = 11
 # How a token to predict is printed, by its fate.
 _STYLES = {"hidden": "cyan", "replaced": "magenta", "kept": "green"}
@@ -112,7 +111,7 @@ def _describe_sample(health: Health) -> str:
 def print_health(console: rich.console.Console, health: Health, findings: Sequence[str]) -> None:
     """Print the whole report; findings are its first and its last lines."""
     _print_findings(console, findings)
-    counts = [(_INDENT + label, *values) for label, values in list_counts(health)]
+    counts = [(INDENT + label, *values) for label, values in list_counts(health)]
     console.print(make_table(("", "train", "held out"), counts))
     console.print(_lengths_table(health))
     for name, value in list_health_facts(health):
@@ -128,7 +127,7 @@ def print_health(console: rich.console.Console, health: Health, findings: Sequen
         samples.append((name, f"{repeated.count:,} times  {repeated.text}"))
     for name, value in samples:  # a line of a terminal holds a part of each
         label = f"{name:<{_LABEL_WIDTH}} "
-        line = rich.text.Text.assemble(_INDENT, (label, "dim"), make_printable(value))
+        line = rich.text.Text.assemble(INDENT, (label, "dim"), make_printable(value))
         console.print(
             line,
             no_wrap=True,
@@ -161,7 +160,7 @@ def _lengths_table(health: Health) -> rich.table.Table:
         percents = (lengths.percentiles[percent] for percent in (5, 50, 95))
         values = [f"{value:,}" for value in (*percents, lengths.longest)]
         mean = f"{lengths.mean:,.0f}" if lengths.mean >= 1000 else f"{lengths.mean:.1f}"
-        rows.append([_INDENT + label, draw_blocks(lengths), *values, mean])
+        rows.append([INDENT + label, draw_blocks(lengths), *values, mean])
     return make_table(("", "shape", "5%", "median", "95%", "longest", "mean"), rows)
 
 
@@ -185,18 +184,18 @@ def draw_blocks(lengths: Lengths, columns: int = _SHAPE_COLUMNS) -> str:
 
 
 def _print_examples(console: rich.console.Console, health: Health) -> None:
-    key = rich.text.Text.assemble(_INDENT, (f"{'examples':<12}", "dim"), "answers underneath: ")
+    key = rich.text.Text.assemble(INDENT, (f"{'examples':<12}", "dim"), "answers underneath: ")
     for number, (fate, style) in enumerate(_STYLES.items()):
         key.append(", " if number else "").append(fate, style)
     console.print()
     console.print(key, soft_wrap=True)
-    width = min(console.width, _WIDEST) - 2 * len(_INDENT)
+    width = min(console.width, _WIDEST) - 2 * len(INDENT)
     for number, example in enumerate(health.examples, 1):
         label = "the second part is random" if example.is_random else "the second part follows"
         head = f"{number}. {label}; {len(example.tokens)} of {health.seq_len} tokens"
-        console.print(rich.text.Text.assemble("\n", _INDENT, (head, "dim")))
+        console.print(rich.text.Text.assemble("\n", INDENT, (head, "dim")))
         for line in lay_out_example(example, width):
-            console.print(rich.text.Text(2 * _INDENT) + line, soft_wrap=True)
+            console.print(rich.text.Text(2 * INDENT) + line, soft_wrap=True)
 
 
 def lay_out_example(example: ShownExample, width: int) -> Iterator[rich.text.Text]:

@@ -71,7 +71,7 @@ def load_compared(paths: Iterable[str], rules: str) -> dict[str, Vocabulary]:
     `rules` are for the SentencePiece models among them.
 
     Raises:
-      Refused: as load_vocabulary, in the words of --compare_vocabs.
+      Refused: as load_vocabulary; the error names --compare_vocabs.
     """
     loaded = {}
     for path in map(str.strip, paths):
@@ -171,9 +171,9 @@ def _encode(
 
 
 def _count_lost(vocabulary: Vocabulary, chunks: dict[str, int]) -> tuple[int, int]:
-    """Count characters that a reader of the ids cannot get back: unknown ones, and changed ones.
+    """Count the characters that ids do not give back: unknown ones, and changed ones.
 
-    A canonically equivalent character (NFC) is the same one; white space is not counted.
+    Canonically equivalent characters (NFC) count as equal; white space is not counted.
     """
     ids, lengths_N = vocabulary.encode_words([*chunks])
     ends_N = np.cumsum(lengths_N)

@@ -317,6 +317,6 @@ def _replace(
 
 
 def restore_masked(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return rows with every token as before masking, and all prediction slots unused."""
+    """Return rows with the tokens from before masking, and all prediction slots unused."""
     nothing_BP = np.zeros_like(rows["masked_lm_weights"])
     return {**rows, "input_ids": restore_ids(rows), "masked_lm_weights": nothing_BP}

@@ -149,7 +149,7 @@ class MixedSource(ExampleSource):
 
     @property
     def mean_rows_per_epoch(self) -> float:
-        """Return how many rows it takes until the first store to finish has been read once."""
+        """Return the number of rows of the mixture after which a first store has been read once."""
         return min(
             source.mean_rows_per_epoch / weight
             for source, weight in zip(self.sources, self.weights_K.tolist(), strict=True)
@@ -176,8 +176,8 @@ class MixedSource(ExampleSource):
         store_B, own_B = self.find_parts(positions)
         epoch_B, index_B = np.empty_like(own_B), np.empty_like(own_B)
         for number, source in enumerate(self.sources):
-            is_of = store_B == number
-            epoch_B[is_of], index_B[is_of] = source.locate(own_B[is_of])
+            is_own_B = store_B == number
+            epoch_B[is_own_B], index_B[is_own_B] = source.locate(own_B[is_own_B])
         return epoch_B, index_B
 
     def make_rows_of_part(self, part: int, index_B: np.ndarray) -> dict[str, np.ndarray]:

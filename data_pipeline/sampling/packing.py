@@ -147,7 +147,7 @@ class _OpenRows:
             self.rows[kind][lengths] = self.rows[kind].get(lengths, 0) + rows
 
     def take(self, length: int) -> tuple[int, tuple[int, ...], int]:
-        """Remove the fullest kind of rows with room for `length`: room, lengths, number of rows."""
+        """Take the fullest rows with room for `length`: their room, lengths, and number of rows."""
         place = bisect.bisect_left(self._kinds, (length, 0))
         kind = self._kinds[place]
         lengths, rows = self.rows[kind].popitem()

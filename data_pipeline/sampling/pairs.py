@@ -9,7 +9,7 @@ from data_pipeline.spec import hashing
 from data_pipeline.spec.hashing import Purpose
 from data_pipeline.store import Split
 
-# Chunks whose lengths are computed together: a few arrays of 8 bytes each.
+# Chunks whose lengths are computed together: a few arrays with 8 bytes per chunk.
 _LENGTHS_AT_A_TIME = 1 << 18
 
 
@@ -18,7 +18,7 @@ class Spans:
     """Hold the text of B examples as slices of the split's token_ids.
 
     An example is [CLS] A [SEP] B [SEP]; if B has no tokens, [CLS] A [SEP]. In full_sentences A
-    may cross document ends. The batch has K document ends, in order, each an additional [SEP].
+    may cross document ends: K of them in the batch, in order, each an additional [SEP].
     """
 
     first_sentence_B: np.ndarray  # int64, identifies the example within its walk

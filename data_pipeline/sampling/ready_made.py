@@ -96,8 +96,8 @@ def open_stored_examples(
         kinds = " and ".join(f"{n} tokens with {most} predictions" for n, most in slots.items())
         raise Refused(
             f"seq_len is {seq_len} and max_predictions_per_seq is {max_predictions_per_seq}, but "
-            f"{store.directory} holds ready-made examples of {kinds}: give --seq_len and "
-            "--max_predictions_per_seq or config.phases such numbers, or import others"
+            f"{store.directory} holds ready-made examples of {kinds}: set --seq_len and "
+            "--max_predictions_per_seq, or config.phases, to such a pair, or import others"
         )
     length = store.manifest["examples"][str(seq_len)]
     shape = RowShape(seq_len, max_predictions_per_seq, 1)

@@ -133,9 +133,9 @@ def walk_corpus(split: Split, rules: WalkRules, block_sentences: int = _BLOCK_SE
 def _find_bounds(split: Split, rules: WalkRules) -> np.ndarray:
     """Return the sentence offsets that no chunk may cross, int64[G+1]: document or stretch starts.
 
-    A stretch ends before the first document that begins past a multiple of _STRETCH_SENTENCES. Each
-    walk shifts these multiples by a random offset, so that the short last rows of stretches differ
-    between walks.
+    A stretch ends before the first document that begins at or past a multiple of
+    _STRETCH_SENTENCES. Each walk shifts these multiples by a random offset, so that the short last
+    rows of stretches differ between walks.
     """
     offsets_D = split.document_offsets
     if rules.segments != "full_sentences":

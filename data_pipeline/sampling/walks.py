@@ -1,6 +1,6 @@
-"""Count the examples and rows of each of a split's dupe_factor walks once.
+"""Count the examples and rows in each of a split's dupe_factor walks, once.
 
-Each walk is built when an epoch needs it.
+A walk itself is built when an epoch needs it.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ from data_pipeline.spec.hashing import Purpose
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import WALKS, Split, Store
 
-# balance_random_share samples this many sentences from this many places in this many rounds, or up
-# to this many walks of a small corpus.
+# Each of _ROUNDS rounds of balance_random_share walks about _SENTENCES sentences at _PLACES places,
+# or a small corpus up to _WALKS times.
 _SENTENCES, _PLACES, _ROUNDS, _WALKS = 1 << 20, 16, 6, 8
 
 

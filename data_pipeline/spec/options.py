@@ -28,13 +28,13 @@ def parse_store_weights(text: str, stores: int, key: str) -> tuple[float, ...]:
     """Parse the shares of several stores: "0.7,0.3"; `key` names the setting in errors.
 
     Raises:
-      Refused: there are not as many as stores, or a single store; one is not a number from 0 to 1;
-        they do not sum to 1.
+      Refused: there are fewer than two stores, or not one share per store; a share is not a number
+        from 0 to 1; the shares do not sum to 1.
     """
     if stores < 2:
         raise Refused(
-            f"{key} is {text!r}, but config.data.store names {stores or 'no'} store and shares are "
-            "of several: leave it empty, or give the stores with commas between them"
+            f"{key} is {text!r}, but config.data.store names {stores or 'no'} store and "
+            "shares need several: leave it empty, or give the stores with commas between them"
         )
     try:
         weights = tuple(float(part) for part in text.split(","))

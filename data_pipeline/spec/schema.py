@@ -55,7 +55,7 @@ PACKED_FIELDS: dict[str, Field] = PRETRAIN_FIELDS | {
 
 @dataclasses.dataclass(frozen=True)
 class RowShape:
-    """Limit what one row of a batch holds."""
+    """Hold the sizes of one row of a batch."""
 
     seq_len: int  # S, positions
     predictions: int  # P, slots for masked tokens, of all its examples together

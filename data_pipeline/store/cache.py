@@ -117,7 +117,7 @@ def _lock(path: pathlib.Path, say: Callable[[str], None]) -> Iterator[None]:
             holder = (
                 holder if holder.isprintable() and holder else "a process that it does not name"
             )
-            say(f"waiting for a copy of the store: {path} is locked by {holder}; end that to go on")
+            say(f"waiting for a copy of the store: {path} is locked by {holder}; stop it to go on")
             fcntl.flock(file, fcntl.LOCK_EX)
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         file.truncate(0)

@@ -79,7 +79,7 @@ def find_stripped_marks(stripped: int, tokens: int) -> Iterator[str]:
 
 
 def find_document_copies(share: float, most: float) -> Iterator[str]:
-    """Find a training split with more than this share of copies."""
+    """Find a training split whose share of copies is above `most`."""
     if share > most:
         yield (
             f"{share:.1%} of the training documents have the tokens of an earlier one, so the "

@@ -30,7 +30,7 @@ from data_pipeline.store.reader import Split
 BOTH_SIDES, LEFT_SIDE = (-1, 1), (-2, -1)  # positions of a and b relative to t
 
 _VERSION = 1  # raise it when the same store and predictions give another loss
-_MAX_TOKENS = 1 << 28  # a sample of blocks from start to end of a larger split is counted
+_MAX_TOKENS = 1 << 28  # a larger split is counted in a sample of blocks spread over it
 _BLOCK_TOKENS = 1 << 22
 # Documents that the weights are fitted on: every 20th, up to about 131,072 tokens in all, and at
 # least 16; if there are too few, documents are cut into parts.
@@ -126,7 +126,7 @@ def estimate_probs(
 class _CountedText:
     """Hold a split cut into units (documents or parts), and the places of two neighbors.
 
-    Every `distance`-th unit is not counted; the weights are fitted to it.
+    Every `distance`-th unit is left out of the counts; the weights are fitted on these units.
     """
 
     split: Split
@@ -241,7 +241,7 @@ def _make_keys(predictions: Predictions, vocab_size: int) -> list[np.ndarray]:
 
 
 def _read_blocks(text: _CountedText) -> Iterator[tuple[float, Predictions]]:
-    """Yield each block's tokens to count, with the share of the text read after the block."""
+    """Yield the share of the text read so far, and the tokens of a block to count."""
     split, margin = text.split, max(map(abs, text.places))
     starts = range(0, split.tokens, _BLOCK_TOKENS)
     starts = starts[:: -(-split.tokens // _MAX_TOKENS) or 1]

@@ -155,7 +155,7 @@ _ADDRESS = re.compile(r"://|^[A-Za-z][A-Za-z0-9+.-]+:/")
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Hold one split of a store; arrays are read-only memory maps (or plain arrays in tests)."""
+    """Hold one split of a store; arrays are read-only memory maps (plain if made in memory)."""
 
     name: str
     token_ids: np.ndarray  # uint16 or uint32 [T]

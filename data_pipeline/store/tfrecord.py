@@ -31,8 +31,9 @@ COMPRESSIONS = {"none": "", "gzip": "GZIP"}  # value of the flag -> TensorFlow's
 
 _GROUP_RECORDS = 1024
 _GROUP_BYTES = 16 << 20  # bytes of a group if all records are as long as the first
-# All records of a file are padded to one length; its numbers take one to three bytes each. A group
-# stays under 256 MiB, whatever a few bytes of gzip unpack to.
+# All records of a file are padded to one length, with one to three bytes per number. No record may
+# exceed both _SHORT_RECORD_BYTES and _MAX_BY_FIRST times the first: a group is 256 MiB at most,
+# whatever a few bytes of gzip unpack to.
 _MAX_RECORD_BYTES = 16 << 20
 _MAX_BY_FIRST, _SHORT_RECORD_BYTES = 16, 256 << 10
 _FRAME_BYTES = HEAD_BYTES + FOOT_BYTES

@@ -61,7 +61,7 @@ def check_destination(address: str, overwrite: bool) -> None:
         except PermissionError as error:
             raise Refused(
                 f"--output is {address}, where this account may not write ({error}); grant "
-                "it that, or give another place"
+                "it this permission, or give another place"
             ) from error
 
 

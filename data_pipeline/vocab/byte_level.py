@@ -1,9 +1,9 @@
 """Read and train vocabularies of byte-level BPE, as RoBERTa and ModernBERT have them.
 
-Each byte of a text is a character of the pieces, a space is Ġ, so every text has ids and none is
-unknown. A piece that lacks Ġ continues the word before it. Vocabularies trained here put a space
-before a text, so that its first word has the same pieces as within a text. Others (RoBERTa's own)
-encode the first word of a text without Ġ.
+Pieces spell each byte of a text as one character, a space as Ġ, so that no text is unknown. A piece
+that lacks Ġ continues the word before it. Vocabularies trained here put a space before a text, so
+that its first word has the same pieces as within a text. Others (RoBERTa's own) encode the first
+word of a text without Ġ.
 """
 
 import json
@@ -42,10 +42,10 @@ def decode_piece(piece: str) -> bytes:
 
 
 def join_files(path: pathlib.Path, data: bytes) -> bytes:
-    """Join RoBERTa's vocab.json (these bytes) and the merges.txt next to it to a tokenizer.json.
+    """Join RoBERTa's vocab.json (these bytes) and its merges.txt into a tokenizer.json.
 
-    tokenizer_config.json next to them says whether a space is put before a text; without one none
-    is, as in RoBERTa.
+    The tokenizer_config.json next to them says whether a space is put before a text; without that
+    file none is, as in RoBERTa.
 
     Raises:
       Refused: a file is damaged.
@@ -103,7 +103,7 @@ def is_trained_here(settings: Mapping[str, Any]) -> bool:
     return tuple(head) == _HEAD and settings["model"].get("type") == "BPE" and has_splitter
 
 
-# A piece and its merge take as many bytes of a tokenizer.json, of which MAX_BYTES are read back.
+# A piece and its merge take about 80 bytes of a tokenizer.json, which is read up to MAX_BYTES.
 MAX_TRAINED = small_files.MAX_BYTES // 80
 
 

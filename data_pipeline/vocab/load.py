@@ -64,8 +64,8 @@ def load_vocabulary(
     `lowercase` also strips accents, as BERT's uncased models do. A SentencePiece model and a
     tokenizer.json carry their own rules; there `lowercase` is ignored. `checks_case` is for
     third-party lists: one trained here may have no capitals because its text has none.
-    With `reads_special_tokens`, for rows of a task, a special token that a text spells is that
-    token, as in transformers; in training text it is text.
+    With `reads_special_tokens`, for rows of a task, a special token spelled in a text is read as
+    that token, as in transformers; in training text its letters are text.
     `rules` are for a SentencePiece model, one of sentencepiece_model.RULES.
 
     Raises:

@@ -33,8 +33,8 @@ class AlignedPieces:
 class PieceAligner:
     """Encode texts to the ids of Vocabulary.encode, with the characters of each piece.
 
-    A SentencePiece vocabulary encodes each word on its own, which differs if a model has pieces
-    across words. Characters without a piece (control characters) belong to none, but accents
+    A SentencePiece vocabulary encodes each word on its own, which gives other ids if its model has
+    pieces across words. Characters without a piece (control characters) belong to none, but accents
     belong to the letter before them. Several pieces may cover one character (½), and the mark of a
     word's start covers none.
     """

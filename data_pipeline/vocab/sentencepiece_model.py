@@ -106,10 +106,10 @@ def list_settings(rules: str) -> dict[str, bool]:
 class RuledEncoder:
     """Encode texts by a SentencePiece model and rules of RULES.
 
-    By the rules a piece such as "9," becomes the pieces of "9" and a comma. What a piece becomes
-    depends on it alone, so that a table of ids holds it. `spelled` has the ids of the special
-    tokens that are read where a text spells them; the parts between them are encoded as texts of
-    their own, as in transformers.
+    The rules turn a piece such as "9," into the pieces of "9" and a comma. A table holds these
+    pieces by id, as they depend on the piece alone. `spelled` has the ids of the special tokens
+    that are read where a text spells them; the parts between them are encoded as texts of their
+    own, as in transformers.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class RuledEncoder:
         self._parts_of = {} if rules == NO_RULES else _split_commas(processor)
 
     def prepare(self, text: str) -> str:
-        """Return a text as the model gets it; joined texts give their results joined."""
+        """Return a text as the model gets it; texts may be joined before this or after it."""
         text = replace_surrogates(text)
         if self._rules == NO_RULES:
             return text

@@ -21,8 +21,8 @@ Part = tuple[int | str, int]  # a token id, A or B; its segment
 _TEXTS = {"single": [A], "pair": [A, B]}
 _ADD_TOKENS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")
 
-# The spellings of each special token, by the names that a store uses: of BERT, of ALBERT and XLNet,
-# of RoBERTa.
+# The spellings of each special token: BERT's, then ALBERT's and XLNet's, then RoBERTa's. The keys
+# are a store's names for the tokens.
 SPECIAL_PIECES = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
@@ -45,8 +45,8 @@ def find_special_ids(
 ) -> dict[str, int]:
     """Return the ids of the special tokens: the known ones, the rest by spelling.
 
-    Of several spellings the one that a file marks as special is right: MPNet's has BERT's too.
-    Without any, it is the only marked token whose spelling has the name as a word.
+    If a vocabulary has several spellings of a token (MPNet's has BERT's too), the one marked as
+    special is taken; if it has none, the only marked token with the token's name as a word in it.
 
     Raises:
       Refused: one is missing, or has two roles.

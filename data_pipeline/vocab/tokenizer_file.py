@@ -1,7 +1,7 @@
 """Run a tokenizer.json with the tokenizers library, unchanged, and read what pre-training needs.
 
-The library cuts text and gives the ids. Read here are the ids of the special tokens, and the places
-where a text may be cut so that its parts have the ids that they have within it.
+The library splits text and returns ids. This module finds the ids of the special tokens, and the
+places where a text can be cut without changing the ids of its parts.
 """
 
 import contextlib
@@ -76,7 +76,7 @@ def find_failures() -> tuple[type[BaseException], ...]:
 
 @contextlib.contextmanager
 def _silence_stderr() -> Iterator[None]:
-    """Hide what Rust prints about a panic, which the error says in one sentence."""
+    """Hide what Rust prints about a panic; the error that follows says it in one sentence."""
     sys.stderr.flush()
     screen = os.dup(2)
     try:
@@ -89,14 +89,14 @@ def _silence_stderr() -> Iterator[None]:
 
 
 def guard(call: Callable[[str], Result], path: pathlib.Path) -> Callable[[str], Result]:
-    """Wrap a call of the library so that a failure or a panic is a Refused with file and text."""
+    """Wrap a call of the library: a failure or a panic raises Refused with the file and text."""
 
     def guarded(text: str) -> Result:
         try:
             return call(text if text.isascii() else replace_surrogates(text))
         except find_failures() as error:
             if isinstance(error, Exception) and type(error) is not Exception:
-                raise  # the library raises Exception itself: this is not an internal failure
+                raise  # not the library's: it raises Exception itself, never a subclass
             raise Refused(
                 f"--vocab is {path}, by which the tokenizers library cannot read {text[:40]!r} "
                 f"({str(error)[:80]}); give another vocabulary, or remove that text"
@@ -237,7 +237,7 @@ def _set_roles(
 ) -> tokenizers.Tokenizer:
     """Return a tokenizer that reads a special token in a text as that token, or as text."""
     roles = {pieces[i] for i in special_ids.values()}
-    if reads_special_tokens:  # one that the file has as a piece alone too, as in transformers
+    if reads_special_tokens:  # also a role's piece that is no added token, as in transformers
         registered = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         tokenizer.add_special_tokens(sorted(roles - registered))
         return tokenizer
@@ -448,7 +448,7 @@ class LibraryEncoder:
         self.encode_documents = encode_documents_whole(self.encode_aligned, dtype)
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return all ids one after another, and int64[N], the number of each of N texts."""
+        """Return all ids one after another, and int64[N], the number of ids of each text."""
         refuse_one_text(texts)
         return flatten_ids([self.encode_text(text).ids for text in texts], self.dtype)
 

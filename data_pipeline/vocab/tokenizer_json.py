@@ -55,7 +55,7 @@ def write_tokenizer_json(vocabulary: Vocabulary, directory: pathlib.Path) -> Non
 def export_tokenizer_json(vocabulary: Vocabulary, directory: pathlib.Path) -> None:
     """Write tokenizer.json into a folder, if the format can express the vocabulary, and check it.
 
-    A SentencePiece model to which the library gives other ids is left without one.
+    No file is left for a SentencePiece model if the library gives other ids than the model does.
 
     Raises:
       Refused: the library gives a text other ids than the vocabulary.
@@ -225,12 +225,12 @@ def _bpe(model: Any) -> models.BPE:
     """Build the model of pieces as merges of two others, higher scores first."""
     pieces = [each.piece for each in model.pieces]
     id_of = {piece: i for i, piece in enumerate(pieces)}
-    of_text = {each.piece: each.score for each in model.pieces if each.type == NORMAL}
+    score_of = {each.piece: each.score for each in model.pieces if each.type == NORMAL}
     merges = sorted(
         (-score, id_of[left], id_of[right])
-        for piece, score in of_text.items()
+        for piece, score in score_of.items()
         for left, right in ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
-        if left in of_text and right in of_text
+        if left in score_of and right in score_of
     )
     return models.BPE(
         id_of,

@@ -20,10 +20,10 @@ from data_pipeline.vocab.byte_level import train_byte_level
 from data_pipeline.vocab.wordpiece import join_pieces, make_wordpiece_normalizer
 
 UNIGRAM, BPE, BYTE_BPE = "unigram", "bpe", "byte_bpe"
-# What can be trained, and the file of a store that it is.
+# The kinds that can be trained, and the name of each kind's file in a store.
 TRAINED = {WORDPIECE: LIST, UNIGRAM: MODEL, BPE: MODEL, BYTE_BPE: TOKENIZER_JSON}
 
-# Characters of text that a training reads, so that memory stays bounded on any corpus: WordPiece
+# The most characters of text that training reads, to bound its memory on any corpus: WordPiece
 # and byte-level BPE keep the counts of the different words, SentencePiece the sentences and
 # a suffix array over them.
 TEXT_CHARS = {WORDPIECE: 1 << 30, UNIGRAM: 128 << 20, BPE: 128 << 20, BYTE_BPE: 1 << 30}
@@ -42,7 +42,7 @@ BERT_HEAD = (
 # 2,000) are left to [UNK]. Characters take 1% of 8,192 pieces for English books, 9% for English
 # Wikipedia, and 6.5% of BERT's own uncased list.
 _SMALL_ALPHABET = 0.1
-_ALL_CHARACTERS, _MAX_CHARACTERS = 1.0, 0.9995
+_FULL_COVERAGE, _PARTIAL_COVERAGE = 1.0, 0.9995
 MIN_COVERAGE = 0.98  # SentencePiece's own limit
 # ASCII is always kept: digits are rarer than one in 2,000 in novels.
 _ASCII = string.digits + string.ascii_letters + string.punctuation
@@ -86,16 +86,16 @@ def train_vocabulary(
     """
     if kind == BYTE_BPE:  # bytes cover every character
         trained = train_byte_level(read_text(), vocab_size, reserved_pieces)
-        return TrainedVocabulary(trained, _ALL_CHARACTERS)
+        return TrainedVocabulary(trained, _FULL_COVERAGE)
     if kind == WORDPIECE or character_coverage is None:
         counts = _character_counts(map(_normalizer(kind, lowercase), read_text()))
     if character_coverage is None:
-        every = _alphabet(counts, _ALL_CHARACTERS)
+        every = _alphabet(counts, _FULL_COVERAGE)
         count = len(every) + (
             len(_list_continuations(every, lowercase)) if kind == WORDPIECE else 0
         )
         is_small = count <= _SMALL_ALPHABET * vocab_size
-        character_coverage = _ALL_CHARACTERS if is_small else _MAX_CHARACTERS
+        character_coverage = _FULL_COVERAGE if is_small else _PARTIAL_COVERAGE
     if kind == WORDPIECE:
         pieces = _train_wordpiece(
             read_text, counts, vocab_size, lowercase, reserved_pieces, character_coverage
@@ -191,7 +191,7 @@ def _alphabet(counts: collections.Counter[str], coverage: float) -> list[str]:
 
     A capital comes with its small letter: the capitals of umlauts are rare in some books.
     """
-    if coverage >= _ALL_CHARACTERS:
+    if coverage >= _FULL_COVERAGE:
         return sorted(counts)
     left = counts.total() * coverage
     kept = set()
@@ -222,7 +222,7 @@ def train_sentencepiece(
     vocab_size: int,
     lowercase: bool,
     reserved_pieces: int = 0,
-    character_coverage: float = _ALL_CHARACTERS,
+    character_coverage: float = _FULL_COVERAGE,
 ) -> bytes:
     """Learn a model of UNIGRAM or BPE; return the bytes of its file.
 
@@ -273,7 +273,7 @@ def _cut_long(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _keep_error(texts: Iterable[str], raised: list[BaseException]) -> Iterator[str]:
-    """Yield texts; keep the exception that reading raises, of which C++ passes only the message."""
+    """Yield texts; keep an exception that reading raises, as C++ passes only its message on."""
     try:
         yield from texts
     except BaseException as error:  # KeyboardInterrupt included
@@ -295,7 +295,7 @@ def _sentencepiece_problem(message: str, vocab_size: int, character_coverage: fl
 
 
 def _too_large(vocab_size: int, most: int, character_coverage: float) -> str:
-    # The coverage is named as its default for a smaller vocabulary may be another.
+    # Names the coverage, as its default may differ for a smaller vocabulary.
     return (
         f"--vocab_size is {vocab_size}, but the text yields no more than {most} pieces; "
         f"give --vocab_size={most} or less with --character_coverage={character_coverage}, or more "

@@ -1,6 +1,6 @@
 """Define a vocabulary: it encodes text and decodes token ids, whatever kind of file it is from.
 
-A document has the ids of its sentences joined by spaces. Some tokenizers encode a word differently
+A document gets the ids of its sentences joined by spaces. Some tokenizers encode a word differently
 at the start of a text than after a space, or have pieces that span words; there a sentence encoded
 alone has other ids than within its document.
 """
@@ -34,7 +34,7 @@ _NO_SPACES = re.compile(
 )
 
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")  # line breaks and tabs among them
-_RARE = "\U00012000"  # a sign of cuneiform, of which no vocabulary has a piece
+_RARE = "\U00012000"  # a cuneiform sign, for which no vocabulary has a piece
 
 
 Encode = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
@@ -132,9 +132,9 @@ class Vocabulary:
         return readable
 
     def spell(self, ids: Sequence[int]) -> list[str]:
-        """Return the text that each token stands for, as another vocabulary would encode it.
+        """Return the text of each token, for another vocabulary to encode.
 
-        A space before a word is in it where `encode` needs one.
+        The text has the space before a word where `encode` needs one.
         """
         if not self.has_spaces:
             return [self.strip_marks(self._pieces[i]) for i in ids]
@@ -167,9 +167,9 @@ class Vocabulary:
         marks the others, and in a language without spaces hardly any: there a piece that opens
         with punctuation, or in a script without spaces, is a word's start too. What follows
         punctuation without a space goes with it, and the bytes of a rare character go with the
-        word before it. Byte-level BPE marks a word's start by a space; what else begins a text
-        continues the word before it in the segment. An added token is a word's start if a space
-        before it leaves no mark.
+        word before it. Byte-level BPE marks a word's start by a space; a piece that begins a text
+        without one continues the word before it in the segment. An added token is a word's start
+        if a space before it leaves no mark.
 
         Source: create_pretraining_data.py@eedf5716ce; ALBERT's create_pretraining_data.py, where
         every piece that is not English starts a word.
@@ -178,7 +178,7 @@ class Vocabulary:
             mark = self.continuation_mark
             continues = [bool(mark) and piece.startswith(mark) for piece in self._pieces]
         elif self.kind == BYTE_LEVEL:
-            spaces = (byte_level.SPACE, " ")  # the second of added tokens
+            spaces = (byte_level.SPACE, " ")  # added tokens have a plain space
             continues = [not piece.startswith(spaces) for piece in self._pieces]
         else:
             continues = [not _starts_word(piece) for piece in self._pieces]
@@ -233,7 +233,7 @@ def encode_documents_whole(
 ) -> EncodeDocuments:
     """Return an encoder of documents that encodes each as one text and cuts its tokens.
 
-    A token belongs to the sentence in which it begins, the space before a sentence to it.
+    A token belongs to the sentence in which it begins; the space before a sentence is part of it.
     `prepare` changes a sentence before they are joined.
     """
 
@@ -262,7 +262,7 @@ def encode_documents_whole(
 
 
 def flatten_ids(encoded: Sequence[Sequence[int]], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids of N texts one after another, and int64[N], the number of each text."""
+    """Return the ids of N texts one after another, and int64[N], the number of ids of each."""
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
     flat = itertools.chain.from_iterable(encoded)
     return np.fromiter(flat, dtype, int(lengths.sum())), lengths

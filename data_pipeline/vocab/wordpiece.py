@@ -20,8 +20,8 @@ _MAX_CACHED_WORD_CHARS = 32  # longer ones rarely recur
 _CHECKED_EVERY = 1000  # sentences, one of which is also encoded whole and compared
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
-# Characters that BERT makes words of their own: punctuation and Chinese ones. Not all of them: a
-# word with another such character is split there by the library, and cached unsplit.
+# Characters that BERT makes words of their own: punctuation and Chinese ones. The list lacks some:
+# a word with one of those is cached whole, and the library splits it.
 _ALONE = (
     "!-/:-@\\[-`{-~"  # ASCII punctuation
     "\u2010-\u2027\u3001-\u3003\u3008-\u3011\uff0c\uff1a\uff1b\uff1f\uff01\uff08\uff09"
@@ -80,7 +80,7 @@ class WordEncoder:
         self._encoded = 0  # sentences
 
     def encode(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return all ids one after another, and int64[N], the number of each of N sentences."""
+        """Return all ids one after another, and int64[N], the number of ids of each sentence."""
         refuse_one_text(sentences)
         ids_of, cut = self._words.__getitem__, self._cut
         encoded = [b"".join(map(ids_of, cut(sentence))) for sentence in sentences]
