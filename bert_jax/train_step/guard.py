@@ -21,7 +21,7 @@ Tree = Any
 class RecentSteps:
     """Hold loss and gradient norm of a phase's most recent good steps, the newest last.
 
-    Arrays have the maximum window length, W, as a resumed run may change the setting.
+    Arrays have the maximum length, W, because a resumed run may change window_steps.
     """
 
     losses_W: Any  # float32, nats
