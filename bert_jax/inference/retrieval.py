@@ -45,7 +45,7 @@ def read_collection(folder: pathlib.Path, split: str) -> Collection:
 
     Raises:
       Refused: a file or split is missing, a line is not in its format, an id occurs twice, a
-        query is unknown, or no document in the corpus has a grade.
+        query is unknown, or there is no document, or none has a grade.
     """
     corpus, asked = folder / "corpus.jsonl", folder / "queries.jsonl"
     corpus, asked, graded = map(_find_file, (corpus, asked, folder / "qrels"))

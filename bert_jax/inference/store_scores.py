@@ -1,4 +1,4 @@
-"""Score a checkpoint on a store, next to baselines without a model."""
+"""Score a checkpoint on a store, next to models without context."""
 
 import dataclasses
 

@@ -48,7 +48,7 @@ def attend(
     """Compute the self-attention of each row, inside a shard_map that is manual over the batch.
 
     Shapes: bfloat16[B,S,E], bool[B or 1, 1, S or 1, S] -> bfloat16[B,S,D]. mask is True where a
-    query may attend to a key, and hides later keys itself; is_causal lets cuDNN skip them. Queries
+    query may attend to a key, causality included; is_causal lets cuDNN skip later keys. Queries
     and keys are rotated if a rotation is given. The mask becomes an array of biases [B,1,S,S].
     Without a GPU to compile for, XLA computes the same formula.
     """
