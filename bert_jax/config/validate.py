@@ -416,7 +416,7 @@ def _list_objective_rules(config: Config) -> Iterator[Rule]:
 
 
 def _list_teacher_rules(config: Config) -> Iterator[Rule]:
-    """Allow a teacher only to a student, a student only with one, and some loss with weight."""
+    """Require a teacher if and only if a phase learns from one, and a loss of weight above 0."""
     names = list_objectives(config)
     if chosen := [name for name in FROM_A_TEACHER if name in names]:
         allowed = (
