@@ -537,7 +537,7 @@ def _write_tokenizer(checkpoint: Pretrained, folder: pathlib.Path) -> None:
         splitter = json.loads(words.file_bytes.decode("utf-8-sig")).get("pre_tokenizer") or {}
         if splitter.get("type") == "ByteLevel":  # transformers 4 takes it as False otherwise
             settings["add_prefix_space"] = splitter.get("add_prefix_space", True)
-    # It runs tokenizer.json as it stands; newer BertTokenizers make their own rules.
+    # This class runs tokenizer.json as it stands; newer BertTokenizers make their own rules.
     settings["tokenizer_class"] = vocabulary.ANY_CLASS
     if words.sentencepiece_rules != NO_RULES:  # no tokenizer.json
         slow = "AlbertTokenizer" if words.template.is_cls_first else "XLNetTokenizer"

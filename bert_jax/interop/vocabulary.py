@@ -42,7 +42,7 @@ _SHIFTED = {
 }
 # Tokenizers that return no segments unless model_input_names lists them.
 _WITHOUT_SEGMENTS = ("DistilBertTokenizer", "DistilBertTokenizerFast")
-# A word table may have spare rows: padding to this multiple, or one row in so many.
+# Spare rows that a word table may have: padding to a multiple of this, or one row in so many.
 _PADDED_TO = 128
 _MAX_SPARE = 10
 _SCORE_ERROR = 1e-12  # SentencePiece's scores are float32, seven digits
@@ -89,7 +89,7 @@ class _Files:
 
 
 def read(directory: pathlib.Path) -> Vocabulary:
-    """Read a folder's tokenizer.json, else its vocab.txt, only SentencePiece *.model or vocab.json.
+    """Read a folder's tokenizer.json, else vocab.txt, the one SentencePiece *.model, or vocab.json.
 
     A tokenizer.json is run as it stands, and reads special tokens that a text spells; for one that
     was exported here, the list or model that it was made from is read. Without a tokenizer.json,

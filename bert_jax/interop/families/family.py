@@ -96,7 +96,7 @@ class Names:
         return TensorName(tuple(names), leaf == "kernel", part, parts, skipped)
 
     def list_stems(self) -> tuple[str, ...]:
-        """List how the names of arrays begin in an encoder without heads; leave out the pooler."""
+        """List the prefixes of array names in an encoder without heads, the pooler left out."""
         modules = [name for ours, name in self.encoder.items() if ours != "pooler"]
         return tuple({f"{name.split('.')[0]}." for name in (*modules, self.layer_format)})
 
