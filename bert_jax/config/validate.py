@@ -1,6 +1,6 @@
 """Check settings, alone and in combination, before anything is opened or compiled.
 
-Ranges and choices are metadata of the fields in schema; here are the rules about several fields.
+Ranges and choices are metadata of the fields in schema; this module has rules about several fields.
 """
 
 import dataclasses

@@ -146,7 +146,7 @@ def make_keys(scores: np.ndarray, documents: np.ndarray) -> np.ndarray:
 
 
 def rank_by_vectors(queries_QD: np.ndarray, blocks: Iterable[np.ndarray]) -> list[np.ndarray]:
-    """Return each query's documents of the greatest dot products, best first, at most _KEPT.
+    """Return each query's documents with the greatest dot products, best first, at most _KEPT.
 
     The blocks, finite float32[B,D], cover all documents in order; memory holds one at a time.
     """
@@ -187,7 +187,7 @@ def import_bm25s() -> None:
 def rank_by_words(
     documents: Sequence[str], queries: Sequence[str], advance: Callable[[int], None]
 ) -> list[np.ndarray]:
-    """Return each query's documents by BM25, best first, without those that share no word.
+    """Return each query's documents by BM25, best first; only documents that share a word.
 
     Words are two or more letters or digits in lower case; none is stemmed or left out. `advance` is
     called with the number of queries done.

@@ -87,7 +87,7 @@ def read_params(
 
     A pooler or head without any array is skipped. Unread arrays belong to no part of a BERT, are
     not ignored, and are not an optimizer's, which TF1 names after parameters: .../kernel/adam_m.
-    `stems` are prefixes of names that must not be unread.
+    Arrays whose names begin with one of `stems` must all be read.
 
     Raises:
       Refused: arrays are missing, have another shape or are not floating-point, two of them

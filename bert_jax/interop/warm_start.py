@@ -233,7 +233,7 @@ def tile_weights(weights: InitialWeights, model: ModelConfig) -> InitialWeights:
 
     Source: Warner et al. 2024 (ModernBERT), section 2.2.2; AnswerDotAI/ModernBERT
     src/bert_layers/initialization.py, tile_weights_from_middle, and init_model_from_pretrained,
-    which tiles heads as the numbers they have and leaves the last norm out.
+    which tiles single numbers, not whole heads, and leaves the last norm out.
     """
     checkpoint = weights.checkpoint
     small = checkpoint.config

@@ -87,7 +87,8 @@ class MetricsFile:
     def on_record(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
         """Add a line of metrics, unless an earlier start did.
 
-        A run that is killed before its next save repeats an evaluation that a stop postponed.
+        A stop leaves a due evaluation to the next start. If this start is killed before it saves,
+        the start after it repeats the evaluation.
         """
         if (step, split) not in self._earlier:
             self.write_lines([{"step": step, "split": split, **numbers}])

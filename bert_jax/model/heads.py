@@ -65,7 +65,7 @@ class MaskedLmHead(nnx.Module):
     def compute_losses(
         self, x_BPD: jax.Array, word_table_VD: jax.Array, labels_BP: jax.Array
     ) -> Losses:
-        """Compute nats of labels, int32[B,P], and which are likeliest: float32[B,P] twice."""
+        """Compute each label's loss (nats), and whether it is likeliest: float32[B,P] twice."""
         return word_cross_entropy(
             self.transform_vectors(x_BPD),
             ops.gather_weight(word_table_VD, x_BPD.dtype),

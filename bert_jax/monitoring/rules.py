@@ -231,7 +231,8 @@ def rate_too_high(view: PhaseView) -> Words:
     return f"the loss on {losses.words} has risen from {best:.2f} to {losses.newest:.2f}.", advice
 
 
-_STUCK_STEPS, _STUCK_SHARE = 60, 0.03  # time at the unigram line that counts as stuck: the longer
+# A loss is stuck after so many steps at the unigram line, or this share of the run if longer.
+_STUCK_STEPS, _STUCK_SHARE = 60, 0.03
 _UNDER = 0.06  # nats below the unigram line that count as passing it
 
 

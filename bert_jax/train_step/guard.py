@@ -83,7 +83,7 @@ def judge(
 def _mean_and_deviation(
     values_W: jax.Array, count: jax.Array, steps: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute mean and deviation of the last `steps` values or fewer; (0, 0) without any."""
+    """Compute mean and deviation of the last `steps` values, or of all `count` if fewer."""
     last = values_W[-steps:]
     known = jnp.minimum(count, steps)
     is_known = jnp.arange(steps) >= steps - known
