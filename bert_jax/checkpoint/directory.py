@@ -40,8 +40,12 @@ _FILE = re.compile(r'(?:local file|GCS object) "([^"]+)"')
 _MAX_PROBLEMS = 4  # most damaged checkpoints that an error describes
 _ARRAYS_OF_STATE = 3  # float32 arrays per parameter: the weights and two moments
 # Errors that mean damaged files; others may be transient.
-_OF_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
-_OF_PROCESS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # its memory or file descriptors ran out
+_DAMAGE_CODES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
+_PROCESS_CODES = (
+    errno.ENOMEM,
+    errno.EMFILE,
+    errno.ENFILE,
+)  # its memory or file descriptors ran out
 
 
 def make_absolute(directory: Folder) -> epath.Path:
@@ -129,15 +133,15 @@ def is_damage(error: Exception, path: epath.Path) -> bool:
     lack of memory, on a host or a device.
     """
     number = error.errno if isinstance(error, OSError) else None
-    if number in _OF_DAMAGE:
+    if number in _DAMAGE_CODES:
         return True
     lacks_memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
-    if lacks_memory or number in _OF_PROCESS or is_transient(error, str(path)):
+    if lacks_memory or number in _PROCESS_CODES or is_transient(error, str(path)):
         return False
     explained = explain(error, str(path), "reading")
     if explained is None or isinstance(explained, FileNotFoundError):
         return True
-    return explained.errno in _OF_DAMAGE
+    return explained.errno in _DAMAGE_CODES
 
 
 def shorten_error(error: Exception) -> str:
@@ -176,10 +180,12 @@ def _walk_files(folder: epath.Path) -> Iterator[epath.Path]:
 def quarantine(folder: epath.Path) -> epath.Path:
     """Move a damaged folder into CHECKPOINTS_damaged next to its parent; return its new path."""
     with explain_errors(str(folder), "setting it aside"):
-        beside = folder.parent.parent / (folder.parent.name + DAMAGED)
-        beside.mkdir(parents=True, exist_ok=True)
+        damaged_folder = folder.parent.parent / (folder.parent.name + DAMAGED)
+        damaged_folder.mkdir(parents=True, exist_ok=True)
         names = itertools.chain([folder.name], (f"{folder.name}.{i}" for i in itertools.count(1)))
-        target = next(beside / name for name in names if not (beside / name).exists())
+        target = next(
+            damaged_folder / name for name in names if not (damaged_folder / name).exists()
+        )
         move(folder, target)
         return target
 

@@ -20,7 +20,7 @@ Dims = tuple[int, ...]
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """Hash 32-bit words bijectively (C. Wellons' lowbias32): each input bit affects all others."""
+    """Hash 32-bit words bijectively (C. Wellons' lowbias32): input bits affect all output bits."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)
@@ -37,7 +37,7 @@ def _sum_part(x: jax.Array, firsts: Sequence[jax.Array | int], dims: Dims) -> ja
     """Sum the hashes of a part of an array, uint32[2]; `firsts` are the part's start indices.
 
     For an element with bits b at row-major position p in dims, let w = mix(p + 0x9E3779B9) and
-    a = mix(b ^ w). The two sums add a and mix(a + w), modulo 2**32. Both are permutations of b, so
+    a = mix(b ^ w). The two sums add a and mix(a + w), modulo 2**32. Both are bijections of b, so
     changing a single element always changes both sums.
     """
     place, is_padding = jnp.uint32(0), jnp.bool_(False)
@@ -73,12 +73,12 @@ def _sum_by_device(x: jax.Array, dims: Dims) -> jax.Array:
             0 if entry is None else jax.lax.axis_index(entry) * size
             for entry, size in zip(spec, part.shape, strict=True)
         ]
-        counts = jnp.bool_(True)
+        is_counted = jnp.bool_(True)
         for name in axes:
             if name not in sharded:
-                counts = counts & (jax.lax.axis_index(name) == 0)
+                is_counted = is_counted & (jax.lax.axis_index(name) == 0)
         sums = _sum_part(part, firsts, dims)
-        return jnp.where(counts, sums, jnp.uint32(0)).reshape((1,) * len(axes) + (2,))
+        return jnp.where(is_counted, sums, jnp.uint32(0)).reshape((1,) * len(axes) + (2,))
 
     return jax.shard_map(
         sum_shard,

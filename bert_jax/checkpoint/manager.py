@@ -72,7 +72,7 @@ class _ReceiptSave(ocp.args.CheckpointArgs):
 class _Manager(ocp.CheckpointManager):
     """Report a failed save in this process before Orbax waits for the other processes.
 
-    The other processes wait for this one to write its part, so they would never learn of it.
+    The other processes wait for this one to write its part, so they would never learn of the error.
     """
 
     report: Callable[[], None] = staticmethod(lambda: None)
@@ -260,7 +260,7 @@ class Checkpoints:
     def _restore_one(
         self, checkpoint: epath.Path, abstract: TrainState, is_own: bool = True
     ) -> tuple[TrainState, dict[str, Any]] | Damaged:
-        """Restore the state and the counters of a checkpoint; the same on every process."""
+        """Restore the state and the counters of a checkpoint, with one outcome on all processes."""
         unpadded = map_like_params(arrays_lib.describe_unpadded, abstract, self._model.declared)
         outcome = _agree(checkpoint, lambda: self._read(checkpoint, unpadded, is_own))
         if isinstance(outcome, Damaged):
@@ -323,7 +323,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def closed_after(self, closing: contextlib.AbstractContextManager[Any]) -> Iterator[None]:
-        """Close after the block, within the context `closing`; the block's error comes first."""
+        """Close after the block, within the context `closing`; raise the block's error, if any."""
         try:
             yield
         except BaseException as error:

@@ -34,8 +34,8 @@ _FLAG = re.compile(r"--?config\.([^=]*)(?:=(.*))?", re.DOTALL)
 _COLON = re.compile(r"(?<=\.py):")  # separates FILE:TEXT; folders may have colons too
 _INDEX = re.compile(r"\[-?\d{1,99}\]")  # int() refuses thousands of digits
 
-# Least share of common words between similar paths; abbreviations and what they stand for.
-_MIN_SHARE = 0.5
+_MIN_SHARE = 0.5  # paths are similar from this share of common words on
+# Abbreviations -> the words that they stand for.
 _SHORT = {"lr": "learning rate", "save": "checkpoint", "logging": "log", "len": "length"}
 
 # Groups that fine-tuning derives from other settings, and which settings to use instead.
@@ -44,7 +44,7 @@ _RESOLVED = {
     "eval": "set config.evaluations_per_epoch; all examples are evaluated",
 }
 
-# Fields of a phase, and the fields that it takes where its own is empty.
+# Fields of a phase -> fields of the run that apply where the phase's is empty.
 _PHASE_SETTINGS = {
     "restart_learning_rate": "optim.learning_rate",
     "restart_decay": "optim.decay",
@@ -119,13 +119,13 @@ def load(
 def move_arguments(
     kind: type[Any], place: str, find: Callable[[str], str], overrides: Sequence[Override]
 ) -> tuple[str, tuple[Override, ...]]:
-    """Return --config=PLACE with what its file takes after the colon, and the other overrides.
+    """Move overrides that are arguments of the config file into --config=PLACE; return the others.
 
     So --config.shape=modernbert is --config=FILE:shape=modernbert where the file has an argument
     of this name.
 
     Raises:
-      WrongArgument: the file takes the argument, and not its value or a second one.
+      WrongArgument: the file takes the argument, but not this value, or it is given twice.
     """
     fields, rest = typing.get_type_hints(kind), []
     for override in overrides:
@@ -149,8 +149,8 @@ def find_kept_settings(
 ) -> list[tuple[str, str]]:
     """Return a (label, warning) row for each setting of a phase that makes an override ineffective.
 
-    The config file sets a value for the phase, as quickstart.py does a learning rate, and the
-    override sets the run's value, which the phase would use without its own.
+    The config file sets a value for the phase, as quickstart.py sets a learning rate, and the
+    override sets the run's value, which the phase would use only if it had none of its own.
     """
     texts = {override.path: override.text for override in overrides}
     rows = []
@@ -292,7 +292,7 @@ def _find_type(kind: Any, path: str) -> Any:
         return fields[first]
     bracketed = re.sub(r"\.(-?\d+)(?=\.|$)", r"[\1]", path)
     if bracketed != path:
-        raise Refused(f"a number stands in brackets; write --config.{bracketed}=VALUE")
+        raise Refused(f"an index is written in brackets; write --config.{bracketed}=VALUE")
     if kind is FinetuneConfig and (group := re.split(r"[.\[]", path)[0]) in _RESOLVED:
         raise Refused(f"fine-tuning has no such field; {_RESOLVED[group]}")
     for group in (path, f"{path}[0]"):

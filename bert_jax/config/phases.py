@@ -37,8 +37,8 @@ def ramp_batch(phase: Phase, first: int, tokens: int, multiple: int) -> tuple[Ph
 
     Each new phase has `multiple` more rows than the one before and an equal share of `tokens`,
     rounded so that the sum so far is right to the nearest step. Padding counts as tokens, as in
-    optim.warmup_tokens. The steps of `phase` are unchanged; a schedule that it restarts restarts at
-    the first new phase. Each phase compiles, and ends with an evaluation.
+    optim.warmup_tokens. The steps of `phase` are unchanged; if it restarts the schedule, the first
+    new phase does so instead. Each phase compiles, and ends with an evaluation.
 
     Raises:
       Refused: `multiple` does not divide the growth, or a share of tokens has no step.

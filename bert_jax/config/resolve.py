@@ -142,8 +142,8 @@ def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelCo
         if saved.position_embedding_type != "relative":
             positions = max(positions, saved.max_position_embeddings)
         saved = dataclasses.replace(saved, max_position_embeddings=positions)
-    of_the_run = OF_THE_RUN if saved.generator else (*OF_THE_RUN, *_GENERATOR_FIELDS)
-    free = [*of_the_run, *_ADDED]
+    run_fields = OF_THE_RUN if saved.generator else (*OF_THE_RUN, *_GENERATOR_FIELDS)
+    free = [*run_fields, *_ADDED]
     if saved.position_embedding_type == "rotary":
         free.append("max_position_embeddings")
     for field in dataclasses.fields(ModelConfig):
@@ -157,5 +157,5 @@ def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelCo
             )
     chosen = [name for name in _ADDED if getattr(given, name) != getattr(ModelConfig, name)]
     return dataclasses.replace(
-        saved, **{name: getattr(given, name) for name in (*of_the_run, *chosen)}
+        saved, **{name: getattr(given, name) for name in (*run_fields, *chosen)}
     )

@@ -20,7 +20,7 @@ RTD = "rtd"  # name of the objective that trains a generator with the encoder
 DISCRIMINATOR, GENERATOR = "discriminator", "generator"
 PARTS = (DISCRIMINATOR, GENERATOR)  # the two models that RTD trains
 MASKED = ("mlm_nsp", "mlm", RTD, DISTILLATION)  # objectives that predict masked tokens
-BIDIRECTIONAL = ("mlm_nsp", "mlm", RTD, *FROM_A_TEACHER)  # that read both sides of a token
+BIDIRECTIONAL = ("mlm_nsp", "mlm", RTD, *FROM_A_TEACHER)  # objectives that read both sides
 MAX_WINDOW_STEPS = 1024  # limits config.guard.window_steps; every checkpoint keeps the window
 
 

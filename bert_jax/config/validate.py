@@ -1,6 +1,6 @@
 """Check settings, alone and in combination, before anything is opened or compiled.
 
-Ranges and choices are metadata of the fields in schema; here are the rules about several fields.
+Ranges and choices are metadata of the fields in schema; this module has rules about several fields.
 """
 
 import dataclasses
@@ -416,7 +416,7 @@ def _list_objective_rules(config: Config) -> Iterator[Rule]:
 
 
 def _list_teacher_rules(config: Config) -> Iterator[Rule]:
-    """Allow a teacher only to a student, a student only with one, and some loss with weight."""
+    """Require a teacher if and only if a phase learns from one, and a loss of weight above 0."""
     names = list_objectives(config)
     if chosen := [name for name in FROM_A_TEACHER if name in names]:
         allowed = (

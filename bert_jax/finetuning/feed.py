@@ -187,7 +187,7 @@ def describe_phases(feed: TaskFeed) -> list[RunPhase]:
 def _score_dev_sets(
     feed: TaskFeed, batches: Mapping[str, Sequence[EvaluationBatch]], results: Sequence[Any]
 ) -> dict[str, float]:
-    """Return the loss and the scores of each development set, as dev_loss and dev_accuracy.
+    """Return the loss and the scores of each development set, keyed dev_loss, dev_accuracy, ...
 
     The logits stay in feed.dev_logits.
     """

@@ -69,10 +69,10 @@ def _unfold_choices(batch: Batch, dropout: Dropout | None) -> tuple[Batch, Dropo
     if batch["input_ids"].ndim == 2:
         return batch, dropout
     examples, choices, _ = batch["input_ids"].shape
-    of_rows = ("input_ids", "input_mask", "segment_ids", "cls_positions")
+    row_fields = ("input_ids", "input_mask", "segment_ids", "cls_positions")
     rows = {
         name: jnp.reshape(batch[name], (examples * choices, *batch[name].shape[2:]))
-        for name in of_rows
+        for name in row_fields
         if name in batch
     }
     if dropout is not None:
@@ -88,7 +88,7 @@ def _sum_labels(logits: jax.Array, batch: Batch, weights: jax.Array) -> Term:
 
 
 def _sum_distances(logits_BC: jax.Array, batch: Batch, weights_B: jax.Array) -> Term:
-    """Compute the squared distance to the label.
+    """Sum the squared distances to the labels.
 
     Source: run_classifier.py of huggingface/pytorch-pretrained-BERT, STS-B.
     """
@@ -97,9 +97,9 @@ def _sum_distances(logits_BC: jax.Array, batch: Batch, weights_B: jax.Array) -> 
 
 
 def _sum_spans(logits_BSE: jax.Array, batch: Batch, weights_B: jax.Array) -> Term:
-    """Average the cross entropies of start and end over all positions of the row.
+    """Sum the mean of two cross entropies, of start and end among all positions of the row.
 
-    A row counts as correct if its start and its end are both the most likely ones.
+    A row counts as correct if its start and its end are both the most likely positions.
 
     Source: run_squad.py@eedf5716ce model_fn_builder compute_loss. Unlike there, padding is masked
     out of the softmax, so that the length of a batch does not change the loss.

@@ -2,7 +2,7 @@
 
 A neuron is one of the F units of a feed-forward part: its columns of the maps to the units, the
 gate's too, and its row of the map back. A neuron's importance is the square of the change of the
-loss, to first order, if the neuron put out 0; it is the mean over batches.
+loss, to first order, if its output were 0, averaged over batches.
 
 Source: Molchanov et al. 2019 (Importance Estimation for Neural Network Pruning), section 3: for a
 group of weights that leave together, the sum of w dL/dw squared.
@@ -28,7 +28,7 @@ from bert_jax.train_step.state import TrainState, map_like_params
 from bert_jax.train_step.step import StepLoss, compute_gradients
 from bert_jax.trainer.compile import StepParts
 
-MAX_BATCHES = 32  # batches that importance is a mean over: the last ones before the removal
+MAX_BATCHES = 32  # last batches before the removal, over which importance is averaged
 
 
 def score_neurons(
@@ -58,7 +58,7 @@ def score_neurons(
 def keep_neurons(
     state: TrainState, declared: Params, kept: Mapping[str, np.ndarray], shardings: TrainState
 ) -> TrainState:
-    """Return the state with these neurons of each layer alone: parameters and moments.
+    """Return the state, parameters and moments, with only the `kept` neurons of each layer.
 
     `declared` describes the parameters; `shardings` is the result's tree of shardings.
     """
@@ -111,5 +111,5 @@ def make_resize(parts: StepParts, feed: TaskFeed) -> Callable[[TrainState, int],
 
 
 def choose_neurons(score_F: np.ndarray, count: int) -> np.ndarray:
-    """Return the numbers of the most important neurons, ascending; of equal ones the first."""
+    """Return the numbers of the most important neurons, ascending; among equals, the first."""
     return np.sort(np.argsort(-score_F, kind="stable")[:count])

@@ -95,7 +95,7 @@ def build_finetuning(
 def _read_checkpoint(
     config: FinetuneConfig, storage: Workdir, screen: Screen
 ) -> tuple[FinetuneConfig, Pretrained]:
-    """Read the checkpoint that a fine-tuning begins with, and agree with it on how rows are made.
+    """Read the checkpoint that a fine-tuning begins with, and settle how rows are made.
 
     Drops the layer of an earlier task, and with config.from_scratch all weights.
 
@@ -104,8 +104,8 @@ def _read_checkpoint(
     """
     with screen.spinning(f"reading {config.init}"):
         checkpoint = select_layers(load.load(config.init), list_init_layers(config))
-    of_a_task = ("bilstm", "classifier")
-    params = {name: part for name, part in checkpoint.params.items() if name not in of_a_task}
+    task_parts = ("bilstm", "classifier")
+    params = {name: part for name, part in checkpoint.params.items() if name not in task_parts}
     checkpoint = dataclasses.replace(checkpoint, params={} if config.from_scratch else params)
     positions = checkpoint.config.max_position_embeddings
     config, checkpoint = _keep_rows(config, checkpoint, storage)

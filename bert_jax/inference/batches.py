@@ -28,9 +28,9 @@ Results = Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]
 
 
 def choose_length(given: int, positions: int, trained: int = 0) -> int:
-    """Return the tokens of a row: --max_seq_length, or for 0 the model's positions.
+    """Return the longest row in tokens: --max_seq_length, or if 0 all positions of the model.
 
-    A fine-tuned model takes for 0 the length of the rows that it was trained on.
+    For a fine-tuned model, 0 takes the length of the rows that it was trained on.
 
     Raises:
       Refused: the model has fewer positions, or no token fits between the special ones.
@@ -148,8 +148,8 @@ def collect(
 ) -> dict[str, np.ndarray]:
     """Return the outputs of all examples in their own order, in memory: [N,...] each.
 
-    Shapes are the first batch's, the longest one's; in an output with positions, the positions that
-    a shorter batch lacks are zero. Empty if there are no examples.
+    Each output has the shape of the first batch, whose rows are the longest; positions that later
+    batches lack are zero. Empty if there are no examples.
     """
     arrays: dict[str, np.ndarray] = {}
     for index_B, outputs in results:

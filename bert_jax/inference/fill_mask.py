@@ -36,7 +36,7 @@ class Question:
     text: str
     row: FramedRow
     mask_positions: list[int]  # positions of [MASK] in the row
-    answers: list[str]  # the hidden tokens, "" where nobody knows
+    answers: list[str]  # the hidden tokens, "" if unknown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ def read_question(model: PlacedModel, sentence: str) -> Question:
     before, after = vocabulary.template.margins(is_pair=False)
     token_ids: list[int] = []
     mask_positions: list[int] = []
-    # A guess brings the space before it.
+    # A guessed token includes the space before it.
     parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
     ids_of_parts = split_ids(*vocabulary.encode(parts))
     for number, (part, part_ids) in enumerate(zip(parts, ids_of_parts, strict=True)):
@@ -112,7 +112,7 @@ def open_stores_of_run(address: str, wish: str) -> tuple[Store, ...]:
     """Open the stores that the run of a checkpoint was trained on.
 
     Raises:
-      Refused: there are none, or they hold no sentences; `wish` begins the sentence.
+      Refused: there are none, or they hold no sentences; `wish` begins the error.
     """
     run = load.read_run(address)
     if run is None or run.converted_from:
@@ -135,9 +135,9 @@ def open_stores_of_run(address: str, wish: str) -> tuple[Store, ...]:
 
 
 def guess_heldout_words(workdir: str, count: int, top: int) -> list[tuple[str, str]]:
-    """Hide a word of `count` held-out sentences of each store of a run: texts, and its guesses.
+    """Hide a word in `count` held-out sentences of each store of a run; return (text, guesses).
 
-    The newest checkpoint answers. Raises Refused if the run guesses no words.
+    The newest checkpoint guesses. Raises Refused if the run has no masked language model.
     """
     address = f"{load.ORBAX}:{workdir}"
     stores = open_stores_of_run(address, f"--guesses is {count}")
@@ -226,7 +226,7 @@ def guess_tokens(
 ) -> list[list[list[Guess]]]:
     """Return for every mask of every question the `top` likeliest tokens, best first.
 
-    Special tokens are never guessed, so that a small vocabulary gives fewer.
+    Special tokens are never guessed, so a tiny vocabulary gives fewer than `top`.
     """
     masks = max((len(question.mask_positions) for question in questions), default=0)
     positions_BP = np.zeros((len(questions), masks), np.int32)

@@ -30,7 +30,7 @@ VECTORS, LENGTHS = "vectors", "lengths"
 CLS, MEAN = "cls", "mean"  # how the vectors of a text become one
 _SLICE = re.compile(r"(-?\d+)?:(-?\d+)?")
 _NUMBERS = re.compile(r"-?\d+(,-?\d+)*")
-_MIN_NORM = 1e-12  # a vector of zeros stays one
+_MIN_NORM = 1e-12  # smallest divisor: a vector of zeros stays zero
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Layers:
 
 @dataclasses.dataclass(frozen=True)
 class Extraction:
-    """Choose the vectors of a text, how it is cut into rows, and how many rows run at once."""
+    """Choose the vectors of a text, how the text is cut into rows, and the rows per batch."""
 
     layers: Layers
     pool: str  # CLS, MEAN, or "" for the vectors of all tokens
@@ -124,7 +124,7 @@ def compute_groups(
     for rows in groups:
         windows = slide(rows, extraction.max_seq_length, extraction.stride, template)
         results = batches.run_rows(step, model, windows.rows, extraction.batch_size)
-        # No name holds the vectors: they end before the next group is computed.
+        # No name holds the vectors, so they are freed before the next group is computed.
         yield Group(
             first_line, rows, collect_vectors(count(results), windows, bool(extraction.pool))
         )
@@ -185,9 +185,9 @@ class TextWindows:
 def slide(rows: EncodedRows, most_tokens: int, stride: int, template: Template) -> TextWindows:
     """Cut rows of more than most_tokens tokens into windows, whose starts are `stride` apart.
 
-    Each window has its own special tokens. A token's vector comes from the window in which it has
-    most context, and of the special tokens those before the text come from the first window, those
-    after it from the last. Without a stride, and for pairs, a row is one window.
+    Each window has its own special tokens. A token's vector comes from the window in which the
+    token has most context; special tokens before the text take theirs from the first window,
+    special tokens after it from the last. Without a stride, and for pairs, a row is one window.
     """
     lengths_R = np.diff(rows.offsets)
     is_single_R = rows.second_starts == lengths_R

@@ -1,8 +1,8 @@
 """Rank the documents of a collection for its queries, and score the ranking by graded relevance.
 
 A collection is a folder in BEIR's layout: corpus.jsonl, queries.jsonl, and a file of grades per
-split. Documents are numbered in the order of their ids, so that the greater of two numbers has the
-greater id, as trec_eval breaks ties.
+split. Documents are numbered in the order of their ids, so that a greater number means a greater
+id, which trec_eval ranks first in a tie.
 
 Dimensions: Q queries, N documents, B documents of a block, C documents kept, D width.
 """
@@ -45,7 +45,7 @@ def read_collection(folder: pathlib.Path, split: str) -> Collection:
 
     Raises:
       Refused: a file or split is missing, a line is not in its format, an id occurs twice, a
-        query is unknown, or there is no document or no grade of one.
+        query is unknown, or there is no document, or none has a grade.
     """
     corpus, asked = folder / "corpus.jsonl", folder / "queries.jsonl"
     corpus, asked, graded = map(_find_file, (corpus, asked, folder / "qrels"))
@@ -75,7 +75,7 @@ def read_collection(folder: pathlib.Path, split: str) -> Collection:
 
 
 def _find_file(path: pathlib.Path) -> pathlib.Path:
-    """Return the path itself, or with the suffix of a compression where that file exists."""
+    """Return the path, or if only a compressed file exists, the path with the file's suffix."""
     names = (path.with_name(path.name + suffix) for suffix in ("", *COMPRESSED))
     return next((each for each in names if each.exists()), path)
 
@@ -105,7 +105,7 @@ def _read_grades(
 ) -> dict[str, dict[int, int]]:
     """Read query id -> number of a document -> grade; the first line may be a header.
 
-    A document without a number, as BEIR's ArguAna grades five, gets the next one.
+    A graded document that the corpus lacks (BEIR's ArguAna has five) gets the next number.
     """
     grades: dict[str, dict[int, int]] = {}
     for number, line in enumerate(open_lines(str(path)), 1):
@@ -146,7 +146,7 @@ def make_keys(scores: np.ndarray, documents: np.ndarray) -> np.ndarray:
 
 
 def rank_by_vectors(queries_QD: np.ndarray, blocks: Iterable[np.ndarray]) -> list[np.ndarray]:
-    """Return each query's documents of the greatest dot products, best first, at most _KEPT.
+    """Return each query's documents with the greatest dot products, best first, at most _KEPT.
 
     The blocks, finite float32[B,D], cover all documents in order; memory holds one at a time.
     """
@@ -187,7 +187,7 @@ def import_bm25s() -> None:
 def rank_by_words(
     documents: Sequence[str], queries: Sequence[str], advance: Callable[[int], None]
 ) -> list[np.ndarray]:
-    """Return each query's documents by BM25, best first, without those that share no word.
+    """Return each query's documents by BM25, best first; only documents that share a word.
 
     Words are two or more letters or digits in lower case; none is stemmed or left out. `advance` is
     called with the number of queries done.

@@ -47,8 +47,8 @@ class SentenceVectors:
 def describe_differences(address: str, extraction: Extraction) -> str:
     """Describe what a checkpoint's modules.json asks for and an extraction does not do.
 
-    Without that file, its tokenizer says to how many tokens a text is cut. Empty for the same
-    vectors, and for token vectors.
+    Without modules.json, the tokenizer's maximum length applies. Returns "" if the vectors are the
+    same, and for token vectors.
 
     Raises:
       Refused: a file is damaged.
@@ -100,7 +100,7 @@ def read(folder: pathlib.Path) -> SentenceVectors | None:
 
 
 def _read_texts(folder: pathlib.Path, others: list[str]) -> dict[str, Any]:
-    """Read to how many tokens a text is cut; add to `others` what is done to it before."""
+    """Read to how many tokens a text is cut; add lowercasing and prompts, if any, to `others`."""
     settings = dict[str, Any]()
     for path in folder.glob("sentence_*_config.json"):  # bert; another encoder's in old versions
         texts = read_json(path)

@@ -1,4 +1,4 @@
-"""Score a checkpoint on a store, with the scores of a model without context."""
+"""Score a checkpoint on a store, next to models without context."""
 
 import dataclasses
 
@@ -38,9 +38,9 @@ def score_store(
     """Return loss (nats), accuracy and perplexity of each term, named as in a run's metrics.
 
     Also returns their baselines and the number of examples. Next sentences are scored if the
-    checkpoint has their head and the options make pairs, of a causal model next tokens alone, of an
-    XLNet targets in a random order. The step is the one that evaluates held-out examples during
-    training.
+    checkpoint has the head and the options make pairs. A causal model is scored on next tokens
+    alone, an XLNet on targets in a random order. The step is the one that evaluates held-out
+    examples during training.
 
     Raises:
       Refused: the split has no examples of this kind, or a score is not finite.

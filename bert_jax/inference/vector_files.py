@@ -155,7 +155,7 @@ def _open_npz(path: pathlib.Path, pieces: Sequence[str], is_pooled: bool) -> Ite
 def _write_tokens(
     archive: zipfile.ZipFile, token_ids: Sequence[np.ndarray], pieces: Sequence[str], count: int
 ) -> None:
-    """Write the text of all tokens, some at a time: the longest one decides the size of each."""
+    """Write the text of all tokens, some at a time: NumPy gives each the size of the longest."""
     names = np.array(pieces)
     with _open_array(archive, "tokens", names.dtype, (count,)) as file:
         for group_ids in token_ids:

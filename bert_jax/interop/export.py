@@ -155,7 +155,7 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
 
 
 def find_missing(checkpoint: Pretrained, target: Target) -> tuple[str, ...]:
-    """Return the parts of a pre-trained model in a format that a checkpoint lacks.
+    """Return the parts that a format holds for a pre-trained model and a checkpoint lacks.
 
     A checkpoint with a task's layer or a replaced-token head lacks none.
     """
@@ -200,8 +200,8 @@ def write(
 ) -> dict[str, float]:
     """Write a checkpoint and read it back; return the largest difference of each kind of output.
 
-    `initialized` are the parts that were initialized for the export; `name` is the model's in its
-    card, which is the folder's where None.
+    `initialized` are the parts that were initialized for the export; `name` is the model's name in
+    its card, by default the folder's name.
 
     Raises:
       Refused: the copy differs (and is deleted), or another process writes there.
@@ -257,7 +257,6 @@ def make_rows(vocabulary: Vocabulary, max_tokens: int) -> dict[str, np.ndarray]:
         frame(ids.tolist(), None, vocabulary.template, seq_len)
         for ids in split_ids(*vocabulary.encode(SENTENCES))
     ]
-    # Half of each row is segment 1.
     halves = [row._replace(second_start=seq_len // 2, segment_ids=()) for row in framed]
     rng = np.random.default_rng(0)
     halves += [
@@ -275,7 +274,7 @@ def make_rows(vocabulary: Vocabulary, max_tokens: int) -> dict[str, np.ndarray]:
 def compute_outputs(
     checkpoint: Pretrained, batch: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return what a checkpoint computes of rows in float32: all hidden states, and its heads."""
+    """Return what a checkpoint computes from rows in float32: all hidden states, and its heads."""
     compute = ComputeConfig(compute_dtype="float32")
     placed = place_model(checkpoint, checkpoint.heads, jax.local_devices()[:1], compute)
 

@@ -1,6 +1,6 @@
 """Download a checkpoint from the Hugging Face hub into the hub's own cache, or upload an export.
 
-No other module imports huggingface_hub. Account and cache are its own:
+No other module imports huggingface_hub. The library's settings apply:
 HF_TOKEN or `hf auth login`, HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE.
 """
 
@@ -141,7 +141,7 @@ def _download(hub: Any, address: str, name: str, revision: str | None) -> pathli
     )
     with _refuse_malformed(hub, address):
         paths = {file: _download_file(hub, name, file, commit) for file in wanted}
-        # Keeps in the cache which commit the revision is, for a call without a network.
+        # Records in the cache which commit the revision names, for a call without a network.
         _download_file(hub, name, "config.json", revision)
     return pathlib.Path(paths["config.json"]).parent
 
@@ -196,7 +196,7 @@ def _refuse_malformed(hub: Any, subject: str) -> Iterator[None]:
         words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise Refused(
             f"{subject}: the Hugging Face hub at {hub.constants.ENDPOINT} gives an unusable "
-            f"answer ({words}); check HF_ENDPOINT and at the proxy of this network, or give hf:DIR"
+            f"answer ({words}); check HF_ENDPOINT and the proxy of this network, or give hf:DIR"
         ) from error
 
 
@@ -275,8 +275,8 @@ def _is_network_error(error: Exception) -> bool:
 
 def _choose_kind(error: Exception, errors: Any) -> type[OSError]:
     """Return ConnectionError if the same command may succeed later, else OSError."""
-    is_late = is_transient(error) and not isinstance(error, errors.OfflineModeIsEnabled)
-    return ConnectionError if is_late else OSError
+    is_temporary = is_transient(error) and not isinstance(error, errors.OfflineModeIsEnabled)
+    return ConnectionError if is_temporary else OSError
 
 
 def _describe_failure(error: Exception) -> str:

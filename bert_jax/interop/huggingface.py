@@ -98,8 +98,8 @@ def read_config(directory: pathlib.Path) -> ConfigJson:
     settings = read_json(path)
     classes = settings.get("architectures")
     architecture = str(classes[0]) if isinstance(classes, list) and classes else ""
-    of_class = (kind for kind, each in FAMILIES.items() if architecture in each.classes)
-    kind = settings.get("model_type", next(of_class, "bert"))  # files of 2019 lack it
+    matching = (kind for kind, each in FAMILIES.items() if architecture in each.classes)
+    kind = settings.get("model_type", next(matching, "bert"))  # files of 2019 lack it
     family = FAMILIES[read_choice(path, "model_type", kind, FAMILIES)]
     config = family.parse(path, settings)
     check_sizes(config, path)
@@ -143,15 +143,15 @@ def read(config_json: ConfigJson) -> tuple[Params, tuple[str, ...]]:
         if kind is not None:
             layers = (names.heads["classifier"],)
         layer = _read_task_params(tensors, config, layers)
-        # Saved by transformers before version 4 next to a layer that does not read it.
+        # transformers before version 4 saved a pooler next to a layer that does not read it.
         unused = names.encoder.get("pooler") if "pooler" in names.heads else None
-        of_layer = [name for name in tensors.dims if layer and name.startswith(tuple(layers))]
+        layer_arrays = [name for name in tensors.dims if layer and name.startswith(tuple(layers))]
         params, unread = read_params(
             tensors,
             functools.partial(names.name_tensor, prefix=prefix),
             config,
             ignored=[
-                *(family.decoder, *of_layer),
+                *(family.decoder, *layer_arrays),
                 *(prefix + name for name in (*_BUFFERS, *family.ignored)),
                 *(f"{prefix}{unused}.{leaf}" for leaf in ("weight", "bias") if unused),
             ],
@@ -537,7 +537,7 @@ def _write_tokenizer(checkpoint: Pretrained, folder: pathlib.Path) -> None:
         splitter = json.loads(words.file_bytes.decode("utf-8-sig")).get("pre_tokenizer") or {}
         if splitter.get("type") == "ByteLevel":  # transformers 4 takes it as False otherwise
             settings["add_prefix_space"] = splitter.get("add_prefix_space", True)
-    # It runs tokenizer.json as it stands; newer BertTokenizers make their own rules.
+    # This class runs tokenizer.json as it stands; newer BertTokenizers make their own rules.
     settings["tokenizer_class"] = vocabulary.ANY_CLASS
     if words.sentencepiece_rules != NO_RULES:  # no tokenizer.json
         slow = "AlbertTokenizer" if words.template.is_cls_first else "XLNetTokenizer"

@@ -48,7 +48,7 @@ def load(address: Address, part: str | None = DISCRIMINATOR) -> Pretrained:
     `part`, of PARTS, selects one of the two models of replaced-token detection; None keeps both.
 
     Raises:
-      Refused: there is no checkpoint; a file is missing, damaged or not of the others.
+      Refused: there is no checkpoint; a file is missing, damaged or does not match the others.
       OSError: a disk or a bucket refuses, or does not answer.
     """
     address = os.fspath(address)
@@ -177,7 +177,7 @@ def split_step(place: str) -> tuple[str, int | None]:
 
 @contextlib.contextmanager
 def open_workdir(place: str) -> Iterator[workdir_lib.Workdir]:
-    """Yield a workdir with readable small files; fetch those in a bucket for the block."""
+    """Yield a workdir with local small files; files in a bucket are fetched for the block."""
     with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
         yield workdir_lib.fetch_workdir(split_step(place)[0], pathlib.Path(folder))
 
@@ -186,7 +186,7 @@ def read_run(address: str) -> PretrainingRun | None:
     """Read the record of the pre-training run that wrote a checkpoint; None for other formats.
 
     Raises:
-      Refused: there is no checkpoint, or it is one of a task.
+      Refused: there is no checkpoint, or it was fine-tuned on a task.
     """
     scheme, place = split_address(address)
     if scheme != ORBAX:

@@ -132,7 +132,7 @@ def _describe_training(address: str) -> str:
             for key in {"steps", *(key for key, _, _ in _HELD_OUT)} & numbers.keys():
                 small_files.field(numbers, key, float, home / SUMMARY)
         if step is not None and step != numbers.get("steps"):
-            numbers = {}  # they are of the run's end
+            numbers = {}  # the summary describes the end of the run
         task = run_record.read_model(home).task
         if task is not None:
             return "## Training\n\n" + _render_table(_task_rows(task, numbers))
@@ -189,8 +189,8 @@ def _describe_use(checkpoint: Pretrained, name: str, has_tokenizer: bool) -> str
             way = f"use `AutoTokenizer.from_pretrained({name!r}, use_fast=False)` of transformers 4"
         return (
             f"## Use\n\n    from transformers import {kind}\n\n"
-            f"    model = {kind}.from_pretrained({name!r})\n\nThe rules of its SentencePiece model "
-            f"cannot be said in a tokenizer.json: {way}.\n"
+            f"    model = {kind}.from_pretrained({name!r})\n\nA tokenizer.json cannot express the "
+            f"rules of its SentencePiece model: {way}.\n"
         )
     text, note = "'A sentence.'", ""
     if checkpoint.task is not None and checkpoint.task.kind == TAG:
@@ -198,7 +198,7 @@ def _describe_use(checkpoint: Pretrained, name: str, has_tokenizer: bool) -> str
         if not _adds_space(checkpoint.vocabulary):
             text = f"' ' + {text}"
             note = (
-                "Each word was read behind a space, the first one too; with `is_split_into_words` "
+                "Each word was read after a space, the first one too; with `is_split_into_words` "
                 "this tokenizer leaves the spaces out, and the tags are wrong.\n\n"
             )
     return (
@@ -213,7 +213,7 @@ def _describe_use(checkpoint: Pretrained, name: str, has_tokenizer: bool) -> str
 
 
 def _adds_space(vocabulary: Vocabulary) -> bool:
-    """Return whether a text's first word has the ids that it has behind a space."""
+    """Return whether a text's first word has the same ids as after a space."""
     (plain, _), (behind, _) = vocabulary.encode(["a"]), vocabulary.encode_words(["a"])
     return np.array_equal(plain, behind)
 

@@ -112,9 +112,9 @@ def check_values(
     remark: str = "",
     way_out: str = "give a checkpoint of that kind",
 ) -> None:
-    """Raise Refused if a setting of a file is given and has not the only value allowed.
+    """Raise Refused if a file gives a setting another value than the only one allowed.
 
-    `remark` follows that value in the error, `way_out` ends it.
+    `remark` follows the allowed value in the error, `way_out` ends the error.
     """
     for name, value in values.items():
         if settings.get(name, value) != value:

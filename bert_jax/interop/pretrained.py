@@ -61,13 +61,13 @@ def _list_heads(parts: Collection[str], classes: int) -> Heads:
     return Heads(classes=classes, **{name: name in parts for name in names})
 
 
-_OF_EMBEDDINGS = ("word", "position", "segment", "layer_norm")
+_EMBEDDING_PARTS = ("word", "position", "segment", "layer_norm")
 
 
 def select_part(checkpoint: Pretrained, part: str) -> Pretrained:
     """Return one of the two models of replaced-token detection as a checkpoint of its own.
 
-    The discriminator of any other checkpoint is the checkpoint.
+    The discriminator of any other checkpoint is the checkpoint itself.
 
     Raises:
       Refused: the generator is asked for, and there is none; there is no such part.
@@ -85,7 +85,7 @@ def select_part(checkpoint: Pretrained, part: str) -> Pretrained:
     own, tables = params["generator"].get("embeddings", {}), params["embeddings"]
     is_shared = config.generator_embeddings == "shared"
     if part == GENERATOR:
-        shared = {name: tables[name] for name in _OF_EMBEDDINGS if is_shared and name in tables}
+        shared = {name: tables[name] for name in _EMBEDDING_PARTS if is_shared and name in tables}
         chosen = params["generator"] | {"embeddings": own | shared}
         return dataclasses.replace(checkpoint, config=config.generator, params=chosen)
     chosen = {name: tree for name, tree in params.items() if name != "generator"}
@@ -125,8 +125,8 @@ def place_model(
 
     The devices are all local ones and compute is the checkpoint's unless given. The caller's mesh
     stays current: run steps in jax.set_mesh of the model's, as run_rows does. A missing pooler
-    is initialized from seed 0; the caller must not read it then. `is_int8` takes the kernels of
-    the layers in int8, as quantize_layers does.
+    is initialized from seed 0; the caller must not read it then. `is_int8` converts the kernels of
+    the layers to int8, as quantize_layers does.
 
     Raises:
       Refused: the checkpoint lacks one of the heads.
@@ -201,7 +201,7 @@ def check_masked_lm(checkpoint: Pretrained) -> None:
 
 
 def refuse_causal(checkpoint: Pretrained, problem: str) -> None:
-    """Raise if a checkpoint reads from left to right; `problem` has what follows, and a way out."""
+    """Raise if a checkpoint reads from left to right; `problem` ends the error, with a way out."""
     if checkpoint.config.is_causal:
         raise Refused(
             f"the checkpoint {checkpoint.address} reads from left to right "

@@ -1,6 +1,6 @@
 """Map the names of third-party arrays to our parameter paths, and read them as parameters.
 
-Google's code and Hugging Face use the same names of modules, with other separators.
+Google's code and Hugging Face use the same names of modules, with different separators.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ _NUMBERED = re.compile(r"(?:^|[./])(?:layer|layers)[./_](\d{1,9})[./]")
 class Tensors:
     """Read the arrays of a third-party checkpoint on demand."""
 
-    place: str  # the place, as messages name it
+    place: str  # the folder or prefix, as messages name it
     dims: Mapping[str, tuple[int, ...]]  # name -> sizes
     read: Callable[[str], np.ndarray]
 
@@ -42,7 +42,7 @@ class TensorName:
 
     names: tuple[str, ...]  # current name first, then older ones; none if they have no such part
     is_transposed: bool = False
-    # Which of how many equal parts, along the first dimension of the third party's layout.
+    # Number of the part, from 0, and count of equal parts along the third party's first dimension.
     part: int = 0
     parts: int = 1
     skipped_rows: int = 0  # first rows of theirs, which ours does not have; written as zeros
@@ -87,7 +87,7 @@ def read_params(
 
     A pooler or head without any array is skipped. Unread arrays belong to no part of a BERT, are
     not ignored, and are not an optimizer's, which TF1 names after parameters: .../kernel/adam_m.
-    `stems` are prefixes of names that must not be unread.
+    Arrays whose names begin with one of `stems` must all be read.
 
     Raises:
       Refused: arrays are missing, have another shape or are not floating-point, two of them

@@ -42,7 +42,7 @@ _SHIFTED = {
 }
 # Tokenizers that return no segments unless model_input_names lists them.
 _WITHOUT_SEGMENTS = ("DistilBertTokenizer", "DistilBertTokenizerFast")
-# A word table may have spare rows: padding to this multiple, or one row in so many.
+# Spare rows that a word table may have: padding to a multiple of this, or one row in so many.
 _PADDED_TO = 128
 _MAX_SPARE = 10
 _SCORE_ERROR = 1e-12  # SentencePiece's scores are float32, seven digits
@@ -89,10 +89,10 @@ class _Files:
 
 
 def read(directory: pathlib.Path) -> Vocabulary:
-    """Read a folder's tokenizer.json, else its vocab.txt, only SentencePiece *.model or vocab.json.
+    """Read a folder's tokenizer.json, else vocab.txt, the one SentencePiece *.model, or vocab.json.
 
-    A tokenizer.json is run as it stands, and reads special tokens that a text spells; for one that
-    was exported here, the list or model that it was made from is read. Without a tokenizer.json,
+    A tokenizer.json is run as it stands, and reads special tokens that a text spells; if bert_jax
+    exported it, the list or model that it was made from is read instead. Without a tokenizer.json,
     tokenizer_config.json determines lowercasing; without either, a vocabulary without capital
     letters counts as lowercased.
 
@@ -102,24 +102,24 @@ def read(directory: pathlib.Path) -> Vocabulary:
     """
     models = sorted(directory.glob("*.model"))
     candidates = [directory / LIST, *(models if len(models) == 1 else ()), directory / PIECES]
-    beside = next(filter(pathlib.Path.is_file, candidates), None)
+    other = next(filter(pathlib.Path.is_file, candidates), None)
     names = (TOKENIZER, TOKENIZER_CONFIG, CONFIG)
     files = _Files(directory, *(_read_optional(directory / name) for name in names))
     reads_special_tokens = files.reads_special_tokens
     if (directory / TOKENIZER).is_file():
-        vocabulary = _read_tokenizer(files, beside)
-    elif beside is None:
+        vocabulary = _read_tokenizer(files, other)
+    elif other is None:
         several = f", and {len(models)} *.model files" if models else ""
         raise Refused(
             f"{directory} has no {LIST} and no {TOKENIZER}{several}; put the vocabulary that the "
             "checkpoint was trained with, and no other, into its folder"
         )
-    elif beside.name == LIST:
-        lowercase = _read_lowercase(files, beside)
-        vocabulary = load_vocabulary(beside, lowercase, False, reads_special_tokens)
+    elif other.name == LIST:
+        lowercase = _read_lowercase(files, other)
+        vocabulary = load_vocabulary(other, lowercase, False, reads_special_tokens)
     else:
-        rules = _find_rules(files) if beside.suffix == ".model" else NO_RULES
-        vocabulary = load_vocabulary(beside, reads_special_tokens=reads_special_tokens, rules=rules)
+        rules = _find_rules(files) if other.suffix == ".model" else NO_RULES
+        vocabulary = load_vocabulary(other, reads_special_tokens=reads_special_tokens, rules=rules)
     _check_added(files, vocabulary)
     direction = (files.tokenizer.get("truncation") or {}).get("direction")
     if files.settings.get("truncation_side", str(direction).lower()) == "left":
@@ -147,15 +147,15 @@ def _find_rules(files: _Files) -> str:
     Raises:
       Refused: other code than ALBERT's or XLNet's prepares the text, or shifts the ids.
     """
-    of_class, model_type = files.tokenizer_or_model, str(files.config.get("model_type"))
-    if {str(of_class), model_type} & _SHIFTED:
+    kind, model_type = files.tokenizer_or_model, str(files.config.get("model_type"))
+    if {str(kind), model_type} & _SHIFTED:
         raise Refused(
-            f"{files.directory} has a SentencePiece model and no {TOKENIZER}, and {of_class} gives "
+            f"{files.directory} has a SentencePiece model and no {TOKENIZER}, and {kind} gives "
             f"its pieces other ids than the model does; write the {TOKENIZER} with transformers "
             "(AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR))"
         )
-    lowercase = _LOWERCASES.get(of_class) if isinstance(of_class, str) else None
-    if lowercase is None and of_class != ANY_CLASS:
+    lowercase = _LOWERCASES.get(kind) if isinstance(kind, str) else None
+    if lowercase is None and kind != ANY_CLASS:
         lowercase = _LOWERCASES.get(model_type)
     settings, path = files.settings, files.directory / TOKENIZER_CONFIG
     if lowercase is not None:
@@ -194,30 +194,30 @@ def _find_template(files: _Files, vocabulary: Vocabulary) -> Template:
 
 def _ends_with_cls(files: _Files) -> bool:
     """Return whether rows end with [CLS], as XLNet's do unless the model was trained on a store."""
-    of_class = files.tokenizer_class
-    if isinstance(of_class, str) and of_class in _LOWERCASES:
-        return of_class.lower().startswith(XLNET)
+    kind = files.tokenizer_class
+    if isinstance(kind, str) and kind in _LOWERCASES:
+        return kind.lower().startswith(XLNET)
     return files.config.get("model_type") == XLNET and files.config.get("summary_type") != "first"
 
 
-def _read_tokenizer(files: _Files, beside: pathlib.Path | None) -> Vocabulary:
+def _read_tokenizer(files: _Files, other: pathlib.Path | None) -> Vocabulary:
     """Read a tokenizer.json, or the file next to it that it was exported from here."""
     if files.settings:  # a tokenizer.json alone is what its author trained with
         _check_rules(files)
     normalizer = files.tokenizer.get("normalizer")
     lowercase = normalizer.get("lowercase") if isinstance(normalizer, dict) else None
-    if beside is not None and beside.name != PIECES:
+    if other is not None and other.name != PIECES:
         reads_special_tokens = files.reads_special_tokens
         try:
-            source = load_vocabulary(beside, lowercase is not False, False, reads_special_tokens)
+            source = load_vocabulary(other, lowercase is not False, False, reads_special_tokens)
         except Refused:  # no loss: the tokenizer.json next to it is read
             source = None
         if source and _is_export(files, source):
             return source
     path = files.directory / TOKENIZER
     vocabulary = load_vocabulary(path, reads_special_tokens=files.reads_special_tokens)
-    if beside is not None and beside.name == LIST:
-        _check_agrees(files.tokenizer, path, beside)
+    if other is not None and other.name == LIST:
+        _check_agrees(files.tokenizer, path, other)
     return vocabulary
 
 
@@ -226,19 +226,19 @@ def _check_rules(files: _Files) -> None:
 
     Some classes of transformers follow the first file, others the second.
     """
-    asked, of_class = files.settings, str(files.tokenizer_or_model)
+    asked, kind = files.settings, str(files.tokenizer_or_model)
     normalizer, splitter = files.tokenizer.get("normalizer"), files.tokenizer.get("pre_tokenizer")
     rules: dict[str, Any] = {}
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         lowercase, strip = normalizer.get("lowercase"), normalizer.get("strip_accents")
         rules = {"do_lower_case": lowercase, "strip_accents": lowercase if strip is None else strip}
         rules["tokenize_chinese_chars"] = normalizer.get("handle_chinese_chars")
-    elif of_class in _LOWERCASES or of_class.startswith("DebertaV2Tokenizer"):
+    elif kind in _LOWERCASES or kind.startswith("DebertaV2Tokenizer"):
         rules["do_lower_case"] = '"Lowercase"' in json.dumps(normalizer)
     if isinstance(splitter, dict) and splitter.get("type") == "ByteLevel":
         rules["add_prefix_space"] = splitter.get("add_prefix_space")
     # Any class may follow these two where they are set.
-    defaults = {"do_lower_case": None, "add_prefix_space": None, **_CLASS_RULES.get(of_class, {})}
+    defaults = {"do_lower_case": None, "add_prefix_space": None, **_CLASS_RULES.get(kind, {})}
     for name in filter(rules.__contains__, defaults):
         theirs = asked.get(name, defaults[name])
         if name == "strip_accents" and theirs is None:
@@ -246,7 +246,7 @@ def _check_rules(files: _Files) -> None:
         if type(theirs) is type(rules[name]) is bool and theirs != rules[name]:
             says = f"has {name} {theirs}"
             if name not in asked:
-                says = f"has no {name}, which {of_class} takes as {theirs}"
+                says = f"has no {name}, which {kind} takes as {theirs}"
             raise Refused(
                 f"{files.directory / TOKENIZER_CONFIG} {says}, {TOKENIZER} next to it "
                 f'{rules[name]}; correct the one that is wrong: write "{name}": '
@@ -275,7 +275,7 @@ def _are_close(ours: Any, theirs: Any) -> bool:
     return type(ours) is type(theirs) and bool(ours == theirs)
 
 
-def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathlib.Path) -> None:
+def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, other: pathlib.Path) -> None:
     """Raise if a list and a tokenizer.json have different ids, so that one of them was changed."""
     model = small_files.field(settings, "model", dict, path)
     if isinstance(listed := model.get("vocab"), list):  # a Unigram's pieces with their scores
@@ -283,7 +283,7 @@ def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathl
     else:
         numbered = [*small_files.field(model, "vocab", dict, path).items()]
     id_of = {piece.strip(): number for piece, number in numbered}  # a list's lines are read so
-    pieces = read_list(beside, small_files.read_bytes(beside))
+    pieces = read_list(other, small_files.read_bytes(other))
     # The last line of a piece counts.
     ids = {piece: number for number, piece in enumerate(pieces) if piece}
     problem = ""
@@ -294,7 +294,7 @@ def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathl
         problem = f"has {moved[0]!r} as piece {number}, {path.name} next to it as {theirs}"
     if problem:
         raise Refused(
-            f"{beside} {problem}; put back the one that was changed, or remove the one of the two "
+            f"{other} {problem}; put back the one that was changed, or remove the one of the two "
             "that is wrong"
         )
 
@@ -302,8 +302,8 @@ def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathl
 def _check_added(files: _Files, vocabulary: Vocabulary) -> None:
     """Raise if added tokens of a tokenizer, which have files of their own, would be lost.
 
-    Also raise if they name another [CLS], [SEP] or [MASK]; another [PAD] is hidden as well as ours.
-    Note a token that they find elsewhere in a text than tokenizer.json does.
+    Also raise if the files name another [CLS], [SEP] or [MASK]; another [PAD] is masked like ours.
+    Print a note if they find an added token in a text by other rules than tokenizer.json.
     """
     pieces = vocabulary.pieces()
     in_file = {token["content"]: token for token in files.tokenizer.get("added_tokens") or ()}
@@ -415,11 +415,11 @@ def _read_lowercase(files: _Files, words: pathlib.Path) -> bool:
                 f"{words} has pieces with capitals, so the case of text is kept; where "
                 f"{TOKENIZER_CONFIG} has no do_lower_case, transformers lowercases"
             )
-    for name, of_bert in (_RULES | {"strip_accents": lowercase}).items():
-        if rules.get(name) not in (None, of_bert):
+    for name, usual in (_RULES | {"strip_accents": lowercase}).items():
+        if rules.get(name) not in (None, usual):
             raise Refused(
                 f"{files.directory / TOKENIZER_CONFIG} cuts text differently from BERT: {name} is "
-                f"{rules[name]}, not {of_bert}; give a checkpoint with BERT's rules or with a "
+                f"{rules[name]}, not {usual}; give a checkpoint with BERT's rules or with a "
                 f"{TOKENIZER}, or remove the file if BERT's are meant"
             )
     return lowercase

@@ -122,11 +122,11 @@ def fit_weights(checkpoint: Pretrained, run: ResolvedRun, store: Store) -> Initi
 
 
 def read_checkpoint(config: Config) -> Pretrained:
-    """Read what the run takes of the checkpoint in config.init: its layers, and segments if any.
+    """Read what the run takes from the checkpoint in config.init: its layers, and segments if any.
 
-    In a run without segments the vector of the first, which every token had, is added to the
-    positions, or to the words where no position is learned. Of a checkpoint with a generator a run
-    of replaced-token detection takes both models.
+    In a run without segments, the vector of the first segment, which every token had, is added to
+    the position table, or to the word table where positions are not learned. Replaced-token
+    detection takes both models of a checkpoint with a generator.
     """
     part = None if RTD in list_objectives(config) else DISCRIMINATOR
     checkpoint = select_layers(load.load(config.init, part), list_init_layers(config))
@@ -183,9 +183,9 @@ def fit_vocabulary(checkpoint: Pretrained, vocabulary: Vocabulary, key: str = ""
     """Give a checkpoint rows for a vocabulary: its own, or its own grown by new tokens.
 
     New tokens follow at the end, or take [unusedN] slots of WordPiece. The row of a new token in
-    the word table is the mean of the rows of the tokens that it was cut into, as is its bias of the
-    masked language model's logits. Rows without a token, by which some tables are padded, are
-    dropped. Errors name `key`, the setting that gave the checkpoint, if any.
+    the word table is the mean of the rows of the tokens that it was cut into; so is its bias in the
+    masked language model's logits. Rows without a token, which pad some tables, are dropped. Errors
+    name `key`, the setting that gave the checkpoint, if any.
 
     Raises:
       Refused: the vocabulary is another one; names the first token that differs.
@@ -233,7 +233,7 @@ def tile_weights(weights: InitialWeights, model: ModelConfig) -> InitialWeights:
 
     Source: Warner et al. 2024 (ModernBERT), section 2.2.2; AnswerDotAI/ModernBERT
     src/bert_layers/initialization.py, tile_weights_from_middle, and init_model_from_pretrained,
-    which tiles heads as the numbers they have and leaves the last norm out.
+    which tiles single numbers, not whole heads, and leaves the last norm out.
     """
     checkpoint = weights.checkpoint
     small = checkpoint.config
@@ -284,8 +284,8 @@ def _find_source_path(path: str, layers: int, new_layers: int) -> str:
 def fit_positions(weights: InitialWeights, positions: int) -> InitialWeights:
     """Repeat the learned positions of a checkpoint, its rows in turn, up to `positions`.
 
-    Each copy begins with what neighbors learned of each other: [P,D] -> [positions,D]. Rotary
-    positions have no table; theirs is a limit alone.
+    Within a copy, neighbors keep what they learned about each other: [P,D] -> [positions,D]. Rotary
+    positions have no table; only their limit changes.
 
     Source: Beltagy et al. 2020 (Longformer), section 5.
     """
@@ -332,6 +332,6 @@ def _list_new_tokens(known: Vocabulary, vocabulary: Vocabulary, address: str) ->
         if built != read:
             raise Refused(
                 f"{vocabulary.path} was built with --{flag}={built}, the vocabulary of {address} "
-                f"is read with {read}; build the store as that"
+                f"is read with {read}; build the store with --{flag}={read}"
             )
     return [i for i, piece in enumerate(ours) if i >= len(theirs) or piece != theirs[i]]

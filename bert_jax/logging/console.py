@@ -58,7 +58,7 @@ class Screen:
 
     @property
     def text_width(self) -> int:
-        """Return how many characters fit next to a table label, in 80 columns without a screen."""
+        """Return how many characters fit next to a table label; 80 columns without a terminal."""
         return self._console.width - _LABEL_WIDTH - 4
 
     def _wrapped(self, text: str, indent: int = 0) -> list[str]:

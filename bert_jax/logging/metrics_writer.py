@@ -25,7 +25,7 @@ from data_pipeline.io.small_files import DamagedFile
 
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
-PREDICTIONS = "predictions"  # a folder, of fine-tuning
+PREDICTIONS = "predictions"  # folder that fine-tuning writes
 EVENTS = "tensorboard"
 CURVES = "curves.png"  # written by logging/plots.py
 BAD_STEPS = "bad_steps.jsonl"  # written by trainer/bad_steps.py
@@ -65,9 +65,9 @@ class MetricsFile:
 
     def __init__(self, workdir: pathlib.Path, last_step: int = -1) -> None:
         self._workdir, self._opened = workdir, contextlib.ExitStack()
-        self._last_step = last_step  # the run's
+        self._last_step = last_step  # last step of the run
         self._lines: TextIO  # opened by on_start
-        self._earlier: set[tuple[int, str]]  # step and split of the lines before that
+        self._earlier: set[tuple[int, str]]  # step and split of each line written before on_start
 
     def on_start(self, step: int) -> None:
         """Delete the lines of later steps, and the summary unless the run is at its end."""
@@ -87,7 +87,8 @@ class MetricsFile:
     def on_record(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
         """Add a line of metrics, unless an earlier start did.
 
-        A run that is killed before its next save repeats an evaluation that a stop postponed.
+        A stop leaves a due evaluation to the next start. If this start is killed before it saves,
+        the start after it repeats the evaluation.
         """
         if (step, split) not in self._earlier:
             self.write_lines([{"step": step, "split": split, **numbers}])
@@ -182,7 +183,7 @@ class WandbWriter:
     def __init__(
         self, workdir: pathlib.Path, config: RunConfig, say: Callable[[str], None]
     ) -> None:
-        """Begin the service's run, or continue the one of the workdir's id; do not wait."""
+        """Begin a run at the service, or continue the run with the workdir's id; do not wait."""
         self._say = say
         self._lines: queue.SimpleQueue[tuple[int, dict[str, float]] | None] = queue.SimpleQueue()
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()  # the run's thread prints them

@@ -57,7 +57,7 @@ TITLES = {
     "learning_rate": "Learning rate",
     "sequences_per_sec": "Sequences per second",
 }
-# Scores without learning are named PREFIX_METRIC (trainer/heldout.py): PREFIX -> label.
+# Scores without learning are named PREFIX_METRIC (trainer/baselines.py): PREFIX -> label.
 BASELINES = REFERENCE_LINES | {"majority": "majority"}
 # A panel spans at least so much, since a few hundred examples make evaluations this noisy.
 MIN_LOSS_SPAN, MIN_ACCURACY_SPAN = 0.5, 0.2
@@ -66,7 +66,7 @@ MAX_DOTS = 12  # a curve of at most this many points shows each
 APART = 0.17  # share of a panel's height that separates two values
 NARROW, NARROWEST = 0.16, 0.05  # shares of the axis that "length 128" and "128" fit into
 
-# Okabe and Ito's colors: apart for color-blind eyes, the blue and the vermilion in gray too.
+# Okabe and Ito's colors, distinct for color-blind readers; blue and vermilion also in gray.
 TRAIN, HELDOUT, GRAY, FAINT = "#0072B2", "#D55E00", "#595959", "#D9D9D9"
 COLORS = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7"),
@@ -274,7 +274,7 @@ def _rate(value: float, _: int | None) -> str:
     return f"{digits.removesuffix('.0')}e{int(exponent)}" if value else "0"
 
 
-# Metric from 0 on -> how its ticks are written.
+# Metrics whose axis begins at 0 -> how their ticks are written.
 _NUMBERS = {"learning_rate": _rate, "sequences_per_sec": lambda value, _: f"{value:,g}"}
 
 
@@ -310,7 +310,7 @@ def write_ends(ax: Axes, ends: Sequence[End], apart: float = APART) -> None:
     low, high = ax.get_ylim()
     ends = sorted(ends, key=lambda end: end.value)
     places = spread([(end.value - low) / (high - low) for end in ends], apart)
-    lift = max(0.0, -min(places, default=0.0))  # lower values would be written over the steps
+    lift = max(0.0, -min(places, default=0.0))  # lower texts would cover the axis labels
     for place, end in zip(places, ends, strict=True):
         ax.annotate(
             end.text,

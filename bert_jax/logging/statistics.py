@@ -23,7 +23,7 @@ class Interval:
         return abs(self.mean) > self.half_width
 
     def describe(self, digits: int) -> str:
-        """Write the difference ± the half width, with so many decimals."""
+        """Write the difference ± the half width, with `digits` decimals."""
         return f"{self.mean:+.{digits}f} ± {self.half_width:.{digits}f}"
 
 
@@ -44,7 +44,7 @@ def summarize_values(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def describe_mean(values: Sequence[float], digits: int = 3) -> str:
-    """Write the mean ± the standard deviation, with so many decimals; the mean of a single run."""
+    """Write the mean ± the standard deviation, to `digits` decimals; of a single run the mean."""
     mean, deviation = summarize_values(values)
     spread = "" if deviation is None else f" ± {deviation:.{digits}f}"
     return f"{mean:.{digits}f}{spread}"

@@ -65,7 +65,7 @@ class Heads:
     classes: int = 0  # number of logits of a task's layer, `classifier`; 0 for no such layer
     pooler: bool = True  # what a classifier reads, where the config has one
     rtd: bool = False  # the head of replaced-token detection
-    generator: bool = False  # the model that replaces tokens for it
+    generator: bool = False  # the model that replaces tokens for rtd
 
 
 PRETRAINING = Heads()
@@ -196,9 +196,9 @@ class Bert(nnx.Module):
     def encode_slots(self, rows: EncoderRows, positions_BP: jax.Array) -> jax.Array:
         """Compute the vectors that predict the tokens at P places of each row: float[B,P,D].
 
-        They come from the last layer or, with config.model.enhanced_mask_decoder, the decoder: the
-        last layer applied twice, both times with keys and values from the layer before it. The
-        first queries are that layer's vectors plus the vectors of their positions.
+        The vectors come from the last layer or, with config.model.enhanced_mask_decoder, the
+        decoder: the last layer applied twice, both times with keys and values from the layer before
+        it. The first queries are that earlier layer's vectors plus position vectors.
 
         Source: He et al. 2021 (DeBERTa), section 3.2; microsoft/DeBERTa@4d7fe0b
         masked_language_model.py EnhancedMaskDecoder, which computes all places and keeps these.
@@ -212,13 +212,13 @@ class Bert(nnx.Module):
         if mask.shape[2] > 1:  # packed rows
             mask = ops.gather_positions(mask[:, 0], positions_BP)[:, None]
         place_BPD = ops.lookup(self.decoder_positions.embedding[...], places_BP, self.dtype)
-        asking_BPD = ops.gather_positions(x_BSD, positions_BP) + place_BPD
+        queries_BPD = ops.gather_positions(x_BSD, positions_BP) + place_BPD
         other = _drop_for_targets(rows.dropout)
 
         def step(layer: Layer, targets: Targets, number: LayerNumber) -> Targets:
             return layer.predict(targets, x_BSD, views, number, other)
 
-        targets = Targets(asking_BPD, positions_BP, mask)
+        targets = Targets(queries_BPD, positions_BP, mask)
         return self._apply_layers(targets, step, self._layers_in_order()[-1:] * 2).vectors_BPD
 
     def encode_masked(
@@ -265,8 +265,8 @@ class Bert(nnx.Module):
     def encode_layers(self, rows: EncoderRows) -> list[jax.Array]:
         """Compute the hidden vectors of the embeddings and of every layer.
 
-        Shapes: L + 1 times compute dtype[B,S,D]. The last are what encode returns: only they pass a
-        pre-norm model's final norm.
+        Shapes: L + 1 times compute dtype[B,S,D]. The last array is what encode returns: only this
+        one has passed a pre-norm model's final norm.
         """
         hidden, views = [self._embed(rows)], self._make_views(rows)
         for number, layer in enumerate(self._layers_in_order()):
@@ -334,8 +334,9 @@ class Bert(nnx.Module):
     def transform_tokens(self, hidden_BSD: jax.Array, example_ids_BS: jax.Array) -> jax.Array:
         """Compute the input of a task's layer on tokens: float[B,S,D], or [B,S,2U] of LSTMs.
 
-        It is the last layer, the LSTMs on it (config.model.bilstm_units), or its transform where
-        config.model.pooler_type is mlm_transform. Examples are numbered as for `pool`.
+        The input is the last layer, the LSTMs on it (config.model.bilstm_units), or, where
+        config.model.pooler_type is mlm_transform, the last layer after the masked language model's
+        transform. Examples are numbered as for `pool`.
 
         Source: modeling_modernbert.py@transformers 5.23 ModernBertForTokenClassification.
         """

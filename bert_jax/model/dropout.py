@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from bert_jax.parallel import mesh
 
 HASH_VERSION = 2  # version of the masks; incremented by any change to their bits
-# Where dropout is applied in a layer; the masks of the embeddings and of what a task's layer reads
-# count as one more layer's, as does the noise by which a generator samples tokens.
+# Sites of dropout in a layer. The embeddings, the input of a task's layer, and the noise by which a
+# generator samples tokens take the number after the last layer's.
 ATTENTION_WEIGHTS, ATTENTION_OUTPUT, MLP_OUTPUT, CLASSIFIER_INPUT, SAMPLED_TOKENS = range(5)
 DISTANCES = 5  # the table of disentangled attention, in every layer
 # The axes along which elements share a hash: of hidden vectors [B,S,D] and of weights [B,H,S,T].
@@ -63,7 +63,7 @@ class Dropout:
 def drop_weights(
     dropout: Dropout | None, rate: float, layer: int | jax.Array
 ) -> Callable[[jax.Array], jax.Array]:
-    """Return the dropout of a layer's attention weights[B,H,S,T]; without dropout they stay."""
+    """Return the dropout of a layer's attention weights[B,H,S,T], the identity for None."""
     if dropout is None:
         return lambda weights_BHST: weights_BHST
     return functools.partial(
@@ -90,8 +90,8 @@ def hash_places(place: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
     """Hash each place in a row, uint32 -> uint32, with the row's two words broadcast against it.
 
     One word enters before and one after the first multiplication; one word alone would make every
-    row a window into the same sequence. Two multiplications leave traces: at a rate of 0.1, over
-    2 ** 16 places, masks at places that differ by the bits 0x8800 correlate by -0.011, those 30,720
+    row a window into the same sequence. Two multiplications mix imperfectly: at a rate of 0.1, over
+    2 ** 16 places, masks at places that differ by the bits 0x8800 correlate by -0.011, masks 30,720
     places apart by -0.007, and at 99.9% of all distances by less than 0.002 (decision 17).
     """
     return hash_folds(fold(place ^ low), high)

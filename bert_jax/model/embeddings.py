@@ -48,12 +48,12 @@ class Embeddings(nnx.Module):
             self.word, self.position, self.segment = shared.word, shared.position, shared.segment
             self.layer_norm = shared.layer_norm
         else:
-            of_tables = 0.0 if are_differences else stddev
-            self.word = Table(padded_vocab_size, width, "vocab", of_tables)
+            table_stddev = 0.0 if are_differences else stddev
+            self.word = Table(padded_vocab_size, width, "vocab", table_stddev)
             positions, segments = config.max_position_embeddings, config.type_vocab_size
             has_table = config.has_position_table
-            self.position = Table(positions, width, None, of_tables) if has_table else None
-            self.segment = Table(segments, width, None, of_tables) if segments else None
+            self.position = Table(positions, width, None, table_stddev) if has_table else None
+            self.segment = Table(segments, width, None, table_stddev) if segments else None
             self.layer_norm = Norm(config, width, choices) if config.embedding_norm else None
         # The vector that stands for the word of XLNet's targets; dims as in Hugging Face.
         is_relative = config.position_embedding_type == "relative"
@@ -78,7 +78,7 @@ class Embeddings(nnx.Module):
     ) -> jax.Array:
         """Embed int32[B,S] -> dtype[B,S,D]; positions count from 0 unless given.
 
-        With a base the tables hold the differences to the base's, which get no gradient.
+        With a base the tables hold differences to the base's tables, which get no gradient.
         Source: He et al. 2023 (DeBERTaV3), section 3.2, gradient-disentangled sharing.
         """
         x_BSE = ops.lookup(

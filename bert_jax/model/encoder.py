@@ -48,7 +48,7 @@ class LayerView:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Views:
-    """Hold the views of layers that attend to the complete row, and of those with a window."""
+    """Hold the views of layers that attend to the complete row, and of layers with a window."""
 
     complete: LayerView
     window: LayerView | None
@@ -61,7 +61,7 @@ def make_views(
     segment_ids_BS: jax.Array,
     distances_RD: jax.Array | None,
 ) -> Views:
-    """Make what every layer of one kind shares: the visible keys, and what positions enter by."""
+    """Make what every layer of one kind shares: the visible keys, and how positions enter."""
     seq_len = segment_ids_BS.shape[1]
     if config.is_causal:
         visible = attention.hide_later(visible, seq_len)
@@ -145,8 +145,8 @@ class Attention(Residual):
             return jnp.reshape(linear(x_BSD), apart, out_sharding=by_head)
 
         visible = view.visible
-        asking = targets or Targets(x_BSD, None, visible.mask)
-        q_BSHK = map_by_head(self.query, asking.vectors_BPD)
+        queries = targets or Targets(x_BSD, None, visible.mask)
+        q_BSHK = map_by_head(self.query, queries.vectors_BPD)
         k_BTHK, v_BTHK = (map_by_head(linear, x_BSD) for linear in (self.key, self.value))
         if view.rotation is not None:
             q_BSHK, k_BTHK = rotate(q_BSHK, view.rotation), rotate(k_BTHK, view.rotation)
@@ -155,9 +155,9 @@ class Attention(Residual):
             if self.distances is not None and view.distances_RD is not None:
                 rows_RD = self.distances.drop(view.distances_RD, layer, dropout)
                 maps = (self.query, self.key)
-                terms = self.distances.score(q_BSHK, k_BTHK, rows_RD, *maps, asking.positions_BP)
+                terms = self.distances.score(q_BSHK, k_BTHK, rows_RD, *maps, queries.positions_BP)
             drop = drop_weights(dropout, self.weights_rate, layer)
-            out_BSHK = attention.attend(q_BSHK, k_BTHK, v_BTHK, asking.mask, drop, terms)
+            out_BSHK = attention.attend(q_BSHK, k_BTHK, v_BTHK, queries.mask, drop, terms)
         elif visible.width:
             out_BSHK = blocks.attend_window(
                 q_BSHK, k_BTHK, v_BTHK, visible.ids_BS, visible.width, visible.is_causal
@@ -167,7 +167,7 @@ class Attention(Residual):
                 q_BSHK, k_BTHK, v_BTHK, visible.ids_BS, visible.is_causal
             )
         together = mesh.spec("batch", None, "heads")
-        return self.output(jnp.reshape(out_BSHK, asking.vectors_BPD.shape, out_sharding=together))
+        return self.output(jnp.reshape(out_BSHK, queries.vectors_BPD.shape, out_sharding=together))
 
     def _attend_by_kernel(
         self,
@@ -256,9 +256,9 @@ class Layer(nnx.Module):
         """
 
         def attend(vectors_BPD: jax.Array) -> jax.Array:
-            asking = dataclasses.replace(targets, vectors_BPD=vectors_BPD)
+            queries = dataclasses.replace(targets, vectors_BPD=vectors_BPD)
             tokens_BSD = self.attention.read(x_BSD)
-            return self.attention.compute(tokens_BSD, views, layer, dropout, asking)
+            return self.attention.compute(tokens_BSD, views, layer, dropout, queries)
 
         vectors_BPD = self.attention.add(targets.vectors_BPD, attend, layer, dropout)
         vectors_BPD = self.mlp.add(vectors_BPD, self.mlp.compute, layer, dropout)

@@ -38,7 +38,7 @@ def count_train_flops(model: ModelConfig, seq_len: int, predictions: int) -> flo
         generator = _count_encoder(model.generator, seq_len)
         generator += _count_masked_lm(model.generator, predictions)
         if model.enhanced_mask_decoder:
-            # Its queries are the masked positions, twice, in place of the last layer's.
+            # The decoder replaces the last layer's queries by the masked positions, twice.
             generator += _count_queries(model.generator, seq_len, 2 * predictions - seq_len)
         return float(_count_encoder(model, seq_len) + detection + generator)
     predictions = seq_len if model.is_causal else predictions
@@ -54,7 +54,7 @@ def count_teacher_flops(
 ) -> float:
     """Count the operations of a frozen teacher for a row: its forward pass, a third of training.
 
-    The layer whose relations are read counts whole; the products of relations do not count.
+    The layer whose relations are read counts in full; the products of relations do not count.
     """
     if objective == RELATION_DISTILLATION:
         layers = distill.teacher_layer or teacher.num_hidden_layers

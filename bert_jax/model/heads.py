@@ -30,7 +30,7 @@ _BILSTM_LAYERS = 2  # Devlin et al. 2019, section 5.3; their section 5.1 gives n
 class MaskedLmHead(nnx.Module):
     """Compute logits over the vocabulary, or their loss; the decoder is the word table itself.
 
-    Both take float[B,P,D] and the word table, float[V,D]; rows past the vocabulary get no weight.
+    Both take float[B,P,D] and the word table, float[V,D]; rows that pad it get probability 0.
     """
 
     def __init__(self, config: ModelConfig, padded_vocab_size: int, choices: Choices) -> None:
@@ -65,7 +65,7 @@ class MaskedLmHead(nnx.Module):
     def compute_losses(
         self, x_BPD: jax.Array, word_table_VD: jax.Array, labels_BP: jax.Array
     ) -> Losses:
-        """Compute nats of labels, int32[B,P], and which are likeliest: float32[B,P] twice."""
+        """Compute each label's loss (nats), and whether it is likeliest: float32[B,P] twice."""
         return word_cross_entropy(
             self.transform_vectors(x_BPD),
             ops.gather_weight(word_table_VD, x_BPD.dtype),
@@ -79,7 +79,7 @@ class MaskedLmHead(nnx.Module):
 class ReplacedTokenHead(nnx.Module):
     """Compute the logit that a token was replaced: a dense layer, an activation, a linear map.
 
-    With config.model.detects_by_cls the input is the norm of a token's vector plus [CLS]'s.
+    With config.model.detects_by_cls the input is a token's vector plus [CLS]'s, normalized.
 
     Source: google-research/electra run_pretraining.py _get_discriminator_output; microsoft/DeBERTa
     replaced_token_detection_model.py LMMaskPredictionHead.
@@ -129,7 +129,7 @@ class Lstm(nnx.Module):
         self.units = units
 
     def __call__(self, x_BSD: jax.Array, example_ids_BS: jax.Array, is_reversed: bool) -> jax.Array:
-        """Compute float[B,S,D] -> float[B,S,U], each example of a row for itself."""
+        """Compute float[B,S,D] -> float[B,S,U], each example of a row separately."""
         params: dict[str, jax.Array] = {
             "input": ops.gather_weight(self.input[...], x_BSD.dtype),
             "recurrent": ops.gather_weight(self.recurrent[...], x_BSD.dtype),
@@ -145,7 +145,7 @@ class BiLstm(nnx.Module):
         self.forward, self.backward = Lstm(width, units), Lstm(width, units)
 
     def __call__(self, x_BSD: jax.Array, example_ids_BS: jax.Array) -> jax.Array:
-        """Compute float[B,S,D] -> float[B,S,2U], first what was read from the left."""
+        """Compute float[B,S,D] -> float[B,S,2U], left-to-right outputs first."""
         outputs = (
             self.forward(x_BSD, example_ids_BS, is_reversed=False),
             self.backward(x_BSD, example_ids_BS, is_reversed=True),
@@ -219,7 +219,7 @@ def _cross_entropy_forward(logits: jax.Array, labels: jax.Array) -> tuple[Losses
 
 
 def _dlogits(saved: ops.Saved, dnll: jax.Array) -> jax.Array:
-    """Compute the gradient of the logits in float32: probability less one for the label."""
+    """Compute the gradient of the logits in float32: the probabilities, minus 1 at the label."""
     logits, labels, log_norm = saved
     probabilities = jnp.exp(logits.astype(jnp.float32) - log_norm[..., None])
     return (probabilities - _is_label(logits, labels)) * dnll[..., None]
@@ -271,7 +271,7 @@ def word_cross_entropy(
     vocab_size: int,
     logits_dtype: jnp.dtype,
 ) -> Losses:
-    """Compute cross_entropy of word logits, which are kept for the backward in logits_dtype.
+    """Compute cross_entropy of word logits, kept for the backward pass in logits_dtype.
 
     Shapes: as compute_word_logits, int32[B,P] -> float32[B,P] twice. Where a gradient is taken, the
     loss is computed from the kept logits, so that its probabilities add up to one.
@@ -279,8 +279,8 @@ def word_cross_entropy(
     losses_N = _word_cross_entropy(
         _flat(h_BPD), table_VD, bias_V, _flat(labels_BP), vocab_size, logits_dtype
     )
-    lies = mesh.spec("batch", None)
-    nll_BP, right_BP = (jnp.reshape(x, labels_BP.shape, out_sharding=lies) for x in losses_N)
+    spec = mesh.spec("batch", None)
+    nll_BP, right_BP = (jnp.reshape(x, labels_BP.shape, out_sharding=spec) for x in losses_N)
     return nll_BP, right_BP
 
 
@@ -317,7 +317,7 @@ def _word_backward(
     dlogits_NV = _dlogits(saved, cotangents[0]).astype(h_ND.dtype)
     dh_ND = ops.einsum("nv,vd->nd", dlogits_NV, table_VD, ("batch", None))
     dtable_VD = ops.einsum("nv,nd->vd", dlogits_NV, h_ND, ("vocab", None))
-    # A matmul with ones costs a sixth of a pass that computes the gradient again for a sum.
+    # Summing by a matmul with ones costs a sixth of a pass that recomputes the gradient.
     ones_NK = jnp.ones((h_ND.shape[0], 8), h_ND.dtype, out_sharding=jax.typeof(h_ND).sharding.spec)
     dbias_KV = ops.einsum("nk,nv->kv", ones_NK, dlogits_NV, (None, "vocab"), jnp.float32)
     return dh_ND, dtable_VD, dbias_KV[0].astype(bias_V.dtype), None

@@ -63,7 +63,7 @@ Dim = tuple[int, str | None]  # size and logical axis
 class Initial:
     """Initialize a parameter: a constant plus a normal, truncated at two standard deviations.
 
-    Source of the cut normal: modeling.py@eedf5716ce create_initializer.
+    Source of the truncation: modeling.py@eedf5716ce create_initializer.
     """
 
     constant: float = 0.0
@@ -87,7 +87,7 @@ def declare(
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """Describe a parameter before it exists; sizes are those in memory unless logical."""
+    """Describe a parameter before it exists; dims are sizes in memory, padding included."""
 
     dims: tuple[int, ...]
     logical_dims: tuple[int, ...]  # sizes without rows that pad the vocabulary
@@ -185,7 +185,7 @@ class Residual(nnx.Module):
         return x_BSD + y_BSD if self.is_pre_norm else norm(x_BSD + y_BSD)
 
     def read(self, x_BSD: jax.Array) -> jax.Array:
-        """Return what the part reads of its input: normalized if norms come first."""
+        """Return the part's input, normalized if the norm comes first."""
         return self.layer_norm(x_BSD) if self.is_pre_norm and self.layer_norm else x_BSD
 
 

@@ -24,7 +24,7 @@ _MIN_SCALE = float(np.finfo(np.float32).tiny)  # scale of a vector of zeros
 
 
 def gather_weight(w: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Cast a weight, then gather it along fsdp: in this order the gather is small."""
+    """Cast a weight before gathering it along fsdp, so that devices send the smaller dtype."""
     axes = (None if axis == "fsdp" else axis for axis in jax.typeof(w).sharding.spec)
     return jax.sharding.reshard(w.astype(dtype), PartitionSpec(*axes))
 
@@ -46,8 +46,8 @@ def einsum(
 def _multiply_float(x: jax.Array, kernel_DE: jax.Array, out_axis: str | None) -> jax.Array:
     """Multiply the last dimension of x by a matrix: float[B,D] or float[B,S,D] to [B,E], [B,S,E].
 
-    In the kernel's gradient the narrower array is the first operand. A CPU transposes the first:
-    jax's own rule puts dy there, so that what computes dy runs in the transposed order too.
+    In the kernel's gradient the narrower array is the first operand, which a CPU transposes. jax's
+    own rule puts dy first, so that the computation of dy runs in the transposed order too.
     """
     rows = "bs"[: x.ndim - 1]
     out_axes = (*("batch", None)[: len(rows)], out_axis)
@@ -66,10 +66,10 @@ def _multiply_backward(_: str | None, saved: Saved, dy: jax.Array) -> Saved:
     dx = jnp.einsum(f"{rows}e,de->{rows}d", dy, kernel_DE, out_sharding=jax.typeof(x).sharding)
     in_axis, out_axis = jax.typeof(kernel_DE).sharding.spec
     if x.shape[-1] <= dy.shape[-1]:
-        lies = PartitionSpec(in_axis, out_axis)
-        return dx, jnp.einsum(f"{rows}d,{rows}e->de", x, dy, out_sharding=lies)
-    lies = PartitionSpec(out_axis, in_axis)
-    return dx, jnp.einsum(f"{rows}e,{rows}d->ed", dy, x, out_sharding=lies).T
+        sharding = PartitionSpec(in_axis, out_axis)
+        return dx, jnp.einsum(f"{rows}d,{rows}e->de", x, dy, out_sharding=sharding)
+    sharding = PartitionSpec(out_axis, in_axis)
+    return dx, jnp.einsum(f"{rows}e,{rows}d->ed", dy, x, out_sharding=sharding).T
 
 
 _multiply_float.defvjp(_multiply_forward, _multiply_backward)
@@ -199,9 +199,9 @@ def run_lstm(
     """Run an LSTM from the first position on, or from the last one back.
 
     params are "input" [D,4U], "recurrent" [U,4U] and "bias" [4U]; gates are in the order i, f, g,
-    o. Where they have a "projection" [U,P], outputs are projected by it, those that the next
-    position reads too. Cells and projections are clipped to -clip..clip. Where the number of its
-    example changes along a row, from one to the next or to padding, the state begins anew.
+    o. A "projection" [U,P] among them projects all outputs, also for the next position's input.
+    Cells and projections are clipped to -clip..clip. Where the example id changes along a row, also
+    at padding, the state is reset.
 
     Shapes: float[B,S,D], int32[B,S] -> float[B,S,U], or float[B,S,P]; cells are float32.
     Source: Gers et al. 2000, without peepholes, as in torch.nn.LSTM; projections: Sak et al. 2014;
@@ -275,7 +275,7 @@ def layer_norm(
     """Normalize over the last dimension in float32; saves only its input for the backward.
 
     Shapes: float[...,D], float[D], float[D] -> float[...,D] in the dtype of x. single_pass takes
-    the variance as mean(x^2) - mean(x)^2, at least 0, which reads x once; its rounding is
+    the variance as mean(x^2) - mean(x)^2, at least 0, which reads x once; its rounding error is
     float32's times mean^2 / variance.
     Source: Ba et al. 2016; modeling.py@eedf5716ce layer_norm, eps 1e-12.
     """
@@ -346,8 +346,8 @@ def activate(x: jax.Array, hidden_act: str, saves_derivative: bool) -> jax.Array
 def gelu(x: jax.Array, hidden_act: str, saves_derivative: bool = False) -> jax.Array:
     """Compute gelu: "gelu_tanh" is Google BERT's approximation, "gelu_erf" is exact.
 
-    saves_derivative: the forward keeps dy/dx in the dtype of x and not x, so that the backward is
-    one product instead of the function again.
+    saves_derivative: the forward pass keeps dy/dx, in the dtype of x, instead of x, so that the
+    backward pass is one product and does not compute the function again.
 
     Source: Hendrycks and Gimpel 2016; modeling.py@eedf5716ce gelu.
     """

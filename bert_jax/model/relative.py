@@ -106,7 +106,7 @@ class RelativeAttention(Residual):
         With targets, the queries are their vectors, float[B,P,D].
         """
         relations = typing.cast(Relations, views.complete.relations)
-        asking = targets or Targets(x_BTD, None, views.complete.visible.mask)
+        queries = targets or Targets(x_BTD, None, views.complete.visible.mask)
         dtype, by_head = x_BTD.dtype, ("batch", "heads", None, None)
         q_BSHK, k_BTHK, v_BTHK = (
             ops.einsum(
@@ -116,7 +116,7 @@ class RelativeAttention(Residual):
                 ("batch", None, "heads", None),
             )
             for x, weight in (
-                (asking.vectors_BPD, self.query),
+                (queries.vectors_BPD, self.query),
                 (x_BTD, self.key),
                 (x_BTD, self.value),
             )
@@ -137,14 +137,14 @@ class RelativeAttention(Residual):
         position_BHSM = score(self.position_bias, "bshk,mhk->bhsm", distances_MHK)
         segment_BHSE = score(self.segment_bias, "bshk,ehk->bhse", segments_EHK)
         keys_BT = queries_BS = relations.segment_ids_BS
-        position_BHST = align_distances(position_BHSM, asking.positions_BP)
-        if asking.positions_BP is not None:
-            queries_BS = ops.gather_positions(keys_BT, asking.positions_BP)
+        position_BHST = align_distances(position_BHSM, queries.positions_BP)
+        if queries.positions_BP is not None:
+            queries_BS = ops.gather_positions(keys_BT, queries.positions_BP)
         is_other = queries_BS[:, None, :, None] != keys_BT[:, None, None, :]
         segment_BHST = jnp.where(is_other, segment_BHSE[..., 1:], segment_BHSE[..., :1])
         scores_BHST = (content_BHST + position_BHST + segment_BHST) * q_BSHK.shape[-1] ** -0.5
         drop = drop_weights(dropout, self.weights_rate, layer)
-        out_BSHK = blocks.weigh_values(scores_BHST, v_BTHK, asking.mask, drop)
+        out_BSHK = blocks.weigh_values(scores_BHST, v_BTHK, queries.mask, drop)
         output_DHK = ops.gather_weight(self.output[...], dtype)
         return ops.einsum("bshk,dhk->bsd", out_BSHK, output_DHK, ("batch", None, None))
 
@@ -159,14 +159,14 @@ def align_distances(scores_BHSM: jax.Array, positions_BS: jax.Array | None) -> j
     if positions_BS is not None:
         return _shift(scores_BHSM, positions_BS)
     *batch, seq_len, distances = scores_BHSM.shape
-    lies = jax.typeof(scores_BHSM).sharding.spec
+    spec = jax.typeof(scores_BHSM).sharding.spec
     wider = jnp.pad(scores_BHSM, [(0, 0)] * (len(batch) + 1) + [(0, 1)])
     flat_BHN = jnp.reshape(
-        wider, (*batch, seq_len * (distances + 1)), out_sharding=PartitionSpec(*lies[:3])
+        wider, (*batch, seq_len * (distances + 1)), out_sharding=PartitionSpec(*spec[:3])
     )
     first = seq_len - 1
     shifted = flat_BHN[..., first : first + seq_len * distances]
-    aligned = jnp.reshape(shifted, scores_BHSM.shape, out_sharding=lies)
+    aligned = jnp.reshape(shifted, scores_BHSM.shape, out_sharding=spec)
     return aligned[..., :seq_len]
 
 
@@ -185,8 +185,8 @@ def _shift(scores_BHSM: jax.Array, positions_BS: jax.Array) -> jax.Array:
 def number_distances(config: ModelConfig, seq_len: int) -> np.ndarray:
     """Return the row in the table of each distance from 1 - S to S - 1, ascending: int[M].
 
-    Up to half the buckets a distance has a row of its own; beyond, rows have ever more distances.
-    In float32, as the published models were trained.
+    Distances up to half the number of buckets have a row each; beyond, rows stand for ever more
+    distances. Computed in float32, as the published models were trained.
     """
     distances_M = np.arange(1 - seq_len, seq_len)
     span, last = _find_span(config), config.max_relative_positions - 1
@@ -213,7 +213,7 @@ class DistanceTable(nnx.Module):
         self.config = config
 
     def __call__(self, seq_len: int, dtype: jnp.dtype) -> jax.Array:
-        """Return the rows that S tokens read, between the first and the last: dtype[R,D]."""
+        """Return the rows that S tokens read, from the first to the last: dtype[R,D]."""
         rows_M = number_distances(self.config, seq_len)
         table = jax.sharding.reshard(self.table.embedding[...], PartitionSpec(None, None))
         rows_RD = table[rows_M[0] : rows_M[-1] + 1].astype(dtype)

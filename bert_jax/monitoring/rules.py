@@ -136,7 +136,7 @@ def _find_losses(view: PhaseView) -> _Losses | None:
 def _is_warming_up(view: PhaseView) -> bool:
     """Return whether the learning rate is still rising, so that it is too early to judge it."""
     rates = view.curve("learning_rate")[1]
-    is_rising = len(rates) < 2 or rates[-1] > rates[:-1].max()  # a constant rate has arrived
+    is_rising = len(rates) < 2 or rates[-1] > rates[:-1].max()  # a constant rate is not rising
     return is_rising and view.taken < _LATE
 
 
@@ -231,7 +231,8 @@ def rate_too_high(view: PhaseView) -> Words:
     return f"the loss on {losses.words} has risen from {best:.2f} to {losses.newest:.2f}.", advice
 
 
-_STUCK_STEPS, _STUCK_SHARE = 60, 0.03  # steps at the unigram line, from which it is stuck
+# A loss is stuck after so many steps at the unigram line, or this share of the run if longer.
+_STUCK_STEPS, _STUCK_SHARE = 60, 0.03
 _UNDER = 0.06  # nats below the unigram line that count as passing it
 
 

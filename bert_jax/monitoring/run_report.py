@@ -1,6 +1,6 @@
 """Describe one or several runs in words and in one HTML page without links.
 
-Of several runs: which settings differ, and which differences of loss are larger than noise.
+For several runs it also says which settings differ, and which losses by more than noise.
 """
 
 import collections
@@ -81,7 +81,7 @@ def _list_spent(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> Rows:
     trunk, first_step = run.trunk
     if trunk:
         facts.append(
-            ("branch", f"from step {first_step:,} of {trunk}, which took what came before")
+            ("branch", f"from step {first_step:,} of {trunk}, which bore the cost up to there")
         )
     tokens, positions = _count_tokens(run, first_step), _count_positions(run, first_step)
     if tokens:

@@ -115,7 +115,7 @@ def _read_lines(path: pathlib.Path) -> Iterator[Any]:
     if not path.exists() and not path.is_symlink():
         return
     with small_files.open_regular(path, path.parent) as file:
-        # A longer line is none of a run: its parts are no JSON.
+        # No run writes a longer line; the parts of one are not JSON.
         for line in iter(lambda: file.readline(small_files.MAX_BYTES), b""):
             if not line.strip():
                 continue

@@ -10,7 +10,7 @@ from bert_jax.logging.metrics_writer import MetricsFile
 from bert_jax.monitoring.rules import Finding, Line, PhaseView, diagnose
 from data_pipeline.io.jsonl import FINDING
 
-# Lines of a phase that rules read; beyond it, every second line of the first half is dropped.
+# Most lines per phase that rules read; beyond this, every second line of the first half is dropped.
 _MAX_LINES = 1000
 
 
@@ -42,7 +42,7 @@ class Watch:
         self._report(self.data_findings)
 
     def on_record(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
-        """Apply the rules to the lines of the phase, with these numbers."""
+        """Add a line with these numbers, and apply the rules to the lines of the phase."""
         self._keep({"step": step, "split": split, **numbers})
         index, lines = self._index, self._lines
         known = self.baselines[index], self.per_step[index]

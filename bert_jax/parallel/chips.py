@@ -14,10 +14,10 @@ class Chip:
     bf16_flops_per_sec: float
     hbm_bytes: int
     hbm_bytes_per_sec: float
-    link_bytes_per_sec: float  # one interconnect link's, in one direction
-    links: int  # a chip's
+    link_bytes_per_sec: float  # rate of one interconnect link in one direction
+    links: int  # interconnect links of a chip
     network_bytes_per_sec: float  # the chip's share of its host's network; 0: not published
-    clock_hz: float  # the matrix units', at which the peak is stated
+    clock_hz: float  # clock of the matrix units at which the peak is stated
     devices_per_chip: int = 1
 
     @property
@@ -47,8 +47,8 @@ TPUS = (
     Chip("tpu7x", 2307e12, 192 * _GIB, 7380e9, 100e9, 6, 12.5e9, 2.20e9, devices_per_chip=2),
 )
 
-# NVIDIA's data sheets; peaks are of dense matrices, links are all of NVLink's in one direction
-# (PCIe's where the card has none), clocks those at which the peak is reached.
+# NVIDIA's data sheets. Peaks are for dense matrices; the one link stands for all of NVLink in one
+# direction (PCIe where the card has no NVLink); the clock is the one at which the peak is reached.
 GPUS = (
     Chip("H200 NVL", 835.5e12, 141 * 10**9, 4.8e12, 450e9, 1, 0, 1.55e9),
     Chip("H200", 989.4e12, 141 * 10**9, 4.8e12, 450e9, 1, 0, 1.83e9),

@@ -1,7 +1,7 @@
 """Exchange weights, sums and gradients between the devices of the batch axes, once per step.
 
-In between each device computes on its own rows with unsharded weights, inside one shard_map that is
-manual over the batch axes: nothing else of the model crosses devices along them.
+Between exchanges each device computes on its own rows with unsharded weights, inside one shard_map
+that is manual over the batch axes: nothing else of the model crosses devices along these axes.
 """
 
 import functools
@@ -35,8 +35,8 @@ ASYNC_ALL_REDUCE: dict[str, bool | int] = {
 def manual_axes() -> frozenset[str]:
     """Return the batch axes, and the model axis where it has one device.
 
-    A kernel requires every axis to be manual; weights sharded along a longer model axis keep it in
-    their types.
+    A kernel requires every axis to be manual. A model axis of several devices is left out, because
+    weights that are sharded along it keep the axis in their types.
     """
     sizes = jax.sharding.get_abstract_mesh().shape
     return frozenset(mesh.BATCH_AXES) | {name for name, size in sizes.items() if size == 1}
@@ -123,7 +123,7 @@ def sums_pieces(devices: mesh.AnyMesh) -> bool:
 
 
 def sums_unsharded(devices: mesh.AnyMesh) -> bool:
-    """Return whether gradients are summed by all-reduces, of which each device keeps its piece.
+    """Return whether gradients are summed by all-reduce, after which a device keeps its piece.
 
     Only v5e's compiler overlaps all-reduces with the backward pass; used if sums_pieces is False.
     """
@@ -133,9 +133,9 @@ def sums_unsharded(devices: mesh.AnyMesh) -> bool:
 def reduce_scatter(part: jax.Array, axis: str, dim: int) -> jax.Array:
     """Sum over an axis; device i keeps the i-th piece along dim.
 
-    If `sums_pieces`, by an all-to-all and local sums in float32. Otherwise in the dtype of `part`:
-    by an all-reduce if `sums_unsharded` or between CPU processes, else by reduce-scatters
-    (decision 23).
+    Between CPU processes, or if `sums_unsharded`, this is an all-reduce; on GPUs a reduce-scatter;
+    if `sums_pieces`, an all-to-all and local sums in float32; else reduce-scatters in rounds.
+    All but the local sums add in the dtype of `part` (decision 23).
     """
     devices = jax.sharding.get_abstract_mesh()
     size, platform = devices.shape[axis], mesh.platform(devices)
@@ -148,7 +148,7 @@ def reduce_scatter(part: jax.Array, axis: str, dim: int) -> jax.Array:
         return jax.lax.psum_scatter(part, axis, scatter_dimension=dim, tiled=True)
     if sums_pieces(devices):
         received = jax.lax.all_to_all(part, axis, dim, dim, tiled=True)
-        # One after the other, which XLA fuses; a sum over a dimension is a reduction with copies.
+        # XLA fuses these additions; a sum over a new dimension would be a reduction with copies.
         pieces = (piece.astype(jnp.float32) for piece in jnp.split(received, size, dim))
         return functools.reduce(jnp.add, pieces)
     return _reduce_scatter_in_rounds(part, axis, dim)
@@ -176,7 +176,7 @@ def reduce_scatter_grads(grads: Tree, specs: Tree, dtypes: Tree) -> Tree:
     """Sum gradients over the batch axes, each in its dtype; return float32 shards by specs.
 
     Gradients of a layer's query, key and value kernels come from one matmul and are sent together.
-    The largest array, the word table, is sent before the matrices of the first layers. All of them
+    The largest array, the word table, is sent before the matrices of the first layers: all of these
     are complete only at the end of the backward pass, and in this order the longest transfer still
     overlaps with computation.
     """
@@ -192,7 +192,7 @@ def reduce_scatter_grads(grads: Tree, specs: Tree, dtypes: Tree) -> Tree:
         left = tuple(axis for axis in _find_shared_axes() if axis not in cut_along)
         return (jax.lax.psum(part.astype(dtype), left) if left else part).astype(jnp.float32)
 
-    def total_of_each(grads: Tree) -> Tree:
+    def reduce_each(grads: Tree) -> Tree:
         leaves, tree = jax.tree.flatten_with_path(grads)
         cut, sent_in = jax.tree.leaves(specs), jax.tree.leaves(dtypes)
         paths = [path for path, _ in leaves]
@@ -206,22 +206,26 @@ def reduce_scatter_grads(grads: Tree, specs: Tree, dtypes: Tree) -> Tree:
             sent = [parts[i] for i in members]
             if _is_of_first_layers(paths[first]):
                 sent, _ = jax.lax.optimization_barrier((sent, parts[longest]))
-            beside = 1 - _list_cuts(cut[first])[0][0]
-            joined = sent[0] if len(sent) == 1 else jnp.concatenate(sent, beside)
-            pieces = jnp.split(scatter(joined, cut[first]), len(sent), beside)
+            joined_dim = 1 - _list_cuts(cut[first])[0][0]
+            joined = sent[0] if len(sent) == 1 else jnp.concatenate(sent, joined_dim)
+            pieces = jnp.split(scatter(joined, cut[first]), len(sent), joined_dim)
             for i, piece in zip(members, pieces, strict=True):
                 parts[i] = piece
         return jax.tree.unflatten(tree, list(map(finish, parts, cut, sent_in)))
 
     # jax 0.10 cannot lower a collective of an array whose type names an axis: none may be left.
     left = set(mesh.AXES) - manual_axes()
-    lies = jax.tree.map(lambda spec: mesh.restrict_spec(spec, left), specs)
+    left_specs = jax.tree.map(lambda spec: mesh.restrict_spec(spec, left), specs)
     return (
         jax.shard_map(
-            total_of_each, in_specs=(lies,), out_specs=lies, axis_names=left, check_vma=False
+            reduce_each,
+            in_specs=(left_specs,),
+            out_specs=left_specs,
+            axis_names=left,
+            check_vma=False,
         )(grads)
         if left
-        else total_of_each(grads)
+        else reduce_each(grads)
     )
 
 

@@ -34,9 +34,9 @@ from data_pipeline.io import Refused
 
 
 def group_by_slice(devices: Sequence[Any], num_slices: int) -> list[list[Any]]:
-    """Group devices by their TPU slice, in order; Refused unless num_slices of one size."""
+    """Group devices by TPU slice, in order; Refused unless they form num_slices equal slices."""
     if num_slices == 1 and devices[0].platform != "tpu":
-        return [list(devices)]  # others number hosts, not slices
+        return [list(devices)]  # slice_index of other platforms counts hosts, not slices
     missing = getattr(devices[0], "slice_index", None) is None
     if missing and num_slices > 1:
         raise Refused(
@@ -67,8 +67,8 @@ def arrange_devices(
     """Arrange devices on the axes slice, data, fsdp and model.
 
     Shapes: object[slice, data, fsdp, model]. Inside a slice the order follows the wiring of its
-    chips. Where data is the only axis the chips are taken row by row: then the exchanges of
-    neighbors and transfers of chips one row apart (collectives.reduce_scatter) share no link.
+    chips. Where data is the only axis the chips are taken row by row, so that transfers between
+    neighbors and between chips one row apart (collectives.reduce_scatter) share no link.
     """
     _, *inside = sizes
     _, fsdp, model = inside
@@ -144,7 +144,7 @@ def parse_preset(config: MeshConfig) -> tuple[str, ...]:
 
 
 def mesh_shape(config: MeshConfig, device_count: int) -> tuple[int, int, int, int]:
-    """Compute the sizes of the AXES; Refused if they do not divide."""
+    """Compute the sizes of the AXES; raise Refused if they do not divide the devices."""
     parts = parse_preset(config)
     in_a_slice, left_over = divmod(device_count, config.num_slices)
     if left_over:
@@ -192,7 +192,7 @@ def device_kind(mesh: AnyMesh) -> str:
 
 
 def platform(mesh: AnyMesh) -> str:
-    """Return the platform of a mesh's devices, which need not be this process's: "gpu"."""
+    """Return the platform of a mesh's devices, such as "gpu"; it need not be this process's."""
     device = mesh.abstract_mesh.abstract_device
     return jax.default_backend() if device is None else str(device.platform)
 

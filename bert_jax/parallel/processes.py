@@ -1,7 +1,7 @@
 """Exchange short texts between the processes of a run, each time with a time limit.
 
-They go through the coordination service that jax.distributed.initialize starts: it answers while
-devices are busy or stuck, unlike collectives on devices. A single process exchanges nothing.
+The texts go through the coordination service that jax.distributed.initialize starts, which, unlike
+collectives, answers while devices are busy or stuck. A single process exchanges nothing.
 
 An idle connection between process 0 and each other one, kept from the start (runtime/startup.py),
 closes when one of the two dies, long before jax misses a heartbeat.
@@ -30,11 +30,11 @@ from data_pipeline.io import Refused
 Result = TypeVar("Result")
 
 _FAILING, _LEAVING = "failing", "leaving"  # topics of posts: "CODE REASON"
-LEAVING_SECS = 8.0  # limit; the others read meanwhile why this process ends
+LEAVING_SECS = 8.0  # longest wait until the other processes have read why this one ends
 _SLICE_SECS = 1.0  # a wait is cut into slices, between which Python handles signals
 
 DIED = "has died: it was killed, or its host went down"  # the reason that others report
-_GOODBYE = b"bye\n"  # sent by a process that ends by itself
+_GOODBYE = b"bye\n"  # sent by a process that exits on its own, not killed
 _NAME_SECS = 3.0  # longest wait to learn which process died
 
 _hosts: list[str] = []  # host of each process, once exchanged
@@ -103,7 +103,7 @@ def watch_connections(
 
 
 def say_goodbye() -> None:
-    """Tell the processes at the other ends that this one ends by itself."""
+    """Tell the connected processes that this one exits on its own."""
     for connection in _peers.values():
         with contextlib.suppress(OSError):
             connection.send(_GOODBYE)
@@ -242,7 +242,7 @@ def find_dead() -> int | None:
     end_secs = time.monotonic() + _NAME_SECS
     while time.monotonic() < end_secs:
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            if dead := _find_dead():
+            if dead := _list_dead():
                 return min(dead)
         time.sleep(0.1)
     return None
@@ -251,12 +251,12 @@ def find_dead() -> int | None:
 def leave(code: int, reason: str) -> NoReturn:
     """End this process with an exit code, whatever its threads do, and report why to the others.
 
-    A normal exit runs jax's shutdown, which waits for all processes. This waits only until all have
-    read the reason and are leaving too: the service ends with process 0, and steps of the others
-    would fail without this process.
+    A normal exit runs jax's shutdown, which waits for all processes. `leave` waits only until all
+    have read the reason and are leaving too: the service ends with process 0, and steps of the
+    other processes would fail without this one.
     """
     if are_joined():
-        # In a thread: where the service is stuck as well, asking it would not end either.
+        # A thread has a time limit; a stuck service would never answer.
         telling = threading.Thread(target=_tell, args=(code, reason), daemon=True)
         telling.start()
         telling.join(LEAVING_SECS)
@@ -271,11 +271,11 @@ def leave(code: int, reason: str) -> NoReturn:
 def _tell(code: int, reason: str) -> None:
     with contextlib.suppress(jax.errors.JaxRuntimeError):  # the service may have ended
         post(_LEAVING, f"{code} {reason}")
-        while len(read_posts(_LEAVING).keys() | _find_dead()) < count():
+        while len(read_posts(_LEAVING).keys() | _list_dead()) < count():
             time.sleep(0.1)
         if number() == 0:  # the service ends with this one, so it goes last
             time.sleep(1.0)
 
 
-def _find_dead() -> set[int]:
+def _list_dead() -> set[int]:
     return {process for process, (_, reason) in read_failures().items() if reason == DIED}

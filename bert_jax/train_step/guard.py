@@ -21,7 +21,7 @@ Tree = Any
 class RecentSteps:
     """Hold loss and gradient norm of a phase's most recent good steps, the newest last.
 
-    Arrays have the maximum window length, W, as a resumed run may change the setting.
+    Arrays have the maximum length, W, because a resumed run may change window_steps.
     """
 
     losses_W: Any  # float32, nats
@@ -83,7 +83,7 @@ def judge(
 def _mean_and_deviation(
     values_W: jax.Array, count: jax.Array, steps: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute mean and deviation of the last `steps` values or fewer; (0, 0) without any."""
+    """Compute mean and deviation of the last `steps` values, or of all `count` if fewer."""
     last = values_W[-steps:]
     known = jnp.minimum(count, steps)
     is_known = jnp.arange(steps) >= steps - known

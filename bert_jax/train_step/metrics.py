@@ -52,9 +52,9 @@ def flatten(sums: Sums) -> dict[str, float]:
 def _count_ranks(histogram_KN: np.ndarray) -> dict[str, float]:
     """Count tokens and pairs for the accuracy on class 1 and the area under the ROC curve (AUC).
 
-    The AUC is the share of pairs of a class-0 and a class-1 token of one step in which the class-1
-    token has the higher logit. Equal logits count half. All logits in a bin count as equal, so the
-    AUC is off by at most half the share of pairs that share a bin.
+    Each class-0 token of a step forms a pair with each class-1 token; the AUC is the share of pairs
+    in which the class-1 token has the higher logit. Equal logits count half. All logits in a bin
+    count as equal, so the AUC is off by at most half the share of pairs that share a bin.
     """
     zeros_N, ones_N = histogram_KN
     below_N = np.cumsum(zeros_N) - zeros_N
@@ -131,7 +131,7 @@ def compute_heldout_means(total: Mapping[str, float]) -> dict[str, float]:
     Perplexity is exp(loss); replaced-token detection and distances from a teacher have none.
 
     Replaced-token detection also has majority_rtd_accuracy, the accuracy of always predicting the
-    more frequent of original and replaced; it depends on the generator of this step.
+    more frequent label, original or replaced; the frequencies depend on the generator at this step.
     """
     means = compute_means(total)
     for term in _list_terms(total):

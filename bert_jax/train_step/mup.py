@@ -1,9 +1,9 @@
 """Scale initial weights and learning rates so that the best learning rate carries over (muP).
 
 A rate tuned at the base width is then about the best at another width. Maximal update
-parametrization also has multipliers in the forward pass. With Adam, a multiplier of a parameter
-equals a factor of its initial weights and of its learning rate, so only these two are scaled here:
-Hugging Face's classes still compute the same model, and exports need no conversion.
+parametrization also has multipliers in the forward pass. With Adam, such a multiplier has the same
+effect as a factor on a parameter's initial weights and learning rate, so only these are scaled
+here: Hugging Face's classes still compute the same model, and exports need no conversion.
 
 With m = width / base width, and intermediate width and attention scaled alike:
 
@@ -16,8 +16,8 @@ With m = width / base width, and intermediate width and attention scaled alike:
 
 c = (base head width / head width) ** 0.5. It turns the attention scores q k / sqrt(K) into q k / K
 if heads are wider than in the base; it is 1 if there are more heads instead. The word embeddings
-are also the output layer. They keep weights and rate in both roles, since the norm before the
-output layer divides the logits by m.
+are also the output layer. Their weights and rate are unscaled in both roles, since the norm before
+the output layer divides the logits by m.
 
 Source: Yang et al. 2022 (Tensor Programs V), table 8, definition 4.1 and appendix B.
 """

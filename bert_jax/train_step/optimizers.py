@@ -19,8 +19,8 @@ from bert_jax.train_step import guard
 from bert_jax.train_step.mup import ScaleOf
 
 Tree = Any
-# Root mean square of a Muon update of a square kernel, about as large as AdamW's: one learning
-# rate and one weight decay then serve both. Source: Liu et al. 2025 (Muon is Scalable), 2.2.
+# Root mean square of a Muon update, about as large as AdamW's, so that one learning rate and one
+# weight decay serve both. Source: Liu et al. 2025 (Muon is Scalable), 2.2.
 MUON_RMS = 0.2
 
 
@@ -74,18 +74,18 @@ def scale_by_moments(
         params: Tree | None = None,
         *,
         is_bad: jax.Array | bool = False,
-        **of_others: Any,
+        **extra_args: Any,
     ) -> tuple[Tree, AdamState | optax.ScaleByAdamState]:
-        del params, of_others
+        del params, extra_args
         mu, nu = _update_moments(grads, state, beta1, beta2, is_bad)
         if not corrects_bias:
             direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu)
             return direction, AdamState(mu, nu)
         count = jnp.where(is_bad, state.count, optax.safe_increment(state.count))
         times = count.astype(jnp.float32)
-        of_mean, of_square = 1.0 - beta1**times, 1.0 - beta2**times
+        mean_correction, square_correction = 1.0 - beta1**times, 1.0 - beta2**times
         direction = jax.tree.map(
-            lambda m, v: m / of_mean / (jnp.sqrt(v / of_square) + epsilon), mu, nu
+            lambda m, v: m / mean_correction / (jnp.sqrt(v / square_correction) + epsilon), mu, nu
         )
         return direction, optax.ScaleByAdamState(count, mu, nu)
 
@@ -113,9 +113,9 @@ def scale_by_stable_adam(
         params: Tree,
         *,
         is_bad: jax.Array | bool = False,
-        **of_others: Any,
+        **extra_args: Any,
     ) -> tuple[Tree, optax.ScaleByAdamState]:
-        del of_others
+        del extra_args
         count = jnp.where(is_bad, state.count, optax.safe_increment(state.count))
         times = count.astype(jnp.float32)
         mean_decay, square_decay = (
@@ -157,9 +157,9 @@ def scale_by_muon(momentum: float) -> optax.GradientTransformationExtraArgs:
         params: Tree | None = None,
         *,
         is_bad: jax.Array | bool = False,
-        **of_others: Any,
+        **extra_args: Any,
     ) -> tuple[Tree, Any]:
-        del params, of_others
+        del params, extra_args
         # Matrix products need whole kernels; the state is saved in pieces.
         whole = jax.tree.map(_gather, (grads, state))
         orthogonal, moved = muon.update(*whole)

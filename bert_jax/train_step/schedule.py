@@ -76,11 +76,11 @@ def _measure_decay(config: RunConfig, ramp: Ramp) -> float:
 def make_schedule(config: RunConfig) -> Callable[[jax.Array], jax.Array]:
     """Make the function from a step (int32, from 0) to its learning rate (float32), 0 at step 0.
 
-    During warm-up peak * step / warmup_steps, then end + (peak - end) * f(share done), where f(x)
-    is (1 - x) ** power, 1 or 1 - sqrt(x) (config.optim.decay). The share is counted from the
-    schedule's start (decay_counts_warmup, Google's rule) or from the end of warm-up; in steps, or
-    with warmup_tokens in tokens. With decay_steps only the last decay_steps steps decay, and the
-    rate before them is exactly the peak, so that runs of other lengths share those steps.
+    The rate is peak * step / warmup_steps during warm-up, then end + (peak - end) * f(share done),
+    where f(x) is (1 - x) ** power, 1 or 1 - sqrt(x) (config.optim.decay). The share is counted from
+    the schedule's start (decay_counts_warmup, Google's rule) or from the end of warm-up; in steps,
+    or with warmup_tokens in tokens. With decay_steps only the last decay_steps steps decay, and the
+    rate before them is exactly the peak, so that runs of other lengths share the earlier steps.
 
     Source: optimization.py@eedf5716ce create_optimizer; Hägele et al. 2024, section 4 (1-sqrt).
     """
@@ -126,7 +126,7 @@ def make_schedule(config: RunConfig) -> Callable[[jax.Array], jax.Array]:
 class Pace(NamedTuple):
     """Hold what a step takes from the schedule, passed as arguments instead of compiled in.
 
-    Runs with different schedules thereby share one program, and the bits of their common steps.
+    Runs with different schedules thereby share one program, and agree bit for bit in common steps.
     """
 
     rate: Any  # float32 [], the learning rate
@@ -137,7 +137,7 @@ def _make_rate_blocks(config: RunConfig) -> Callable[[int], np.ndarray]:
     """Make the function from a block's number to its rates: float32[_BLOCK_STEPS].
 
     Each step is computed in the same place of an array of the same length, whatever the length of
-    the run: a loop's remainder may round otherwise.
+    the run, because the remainder of a vectorized loop may round differently.
     """
     compute = jax.jit(make_schedule(config))
     steps_N = np.arange(_BLOCK_STEPS, dtype=np.int32)
@@ -171,8 +171,8 @@ def make_pace_of(config: RunConfig) -> Callable[[int], Pace]:
 def scale_rates(config: OptimConfig, params: Tree, rate: jax.Array, step: jax.Array) -> Tree:
     """Scale the rate for each parameter: a tree like `params`, of float32 [].
 
-    The rate of group g is rate * layer_rate_decay ** (g + layer_rate_top - 1), and `rate` for the
-    heads' group 0. Before step g * unfreeze_every_steps it is 0, which freezes the group, weight
+    Group g has rate * layer_rate_decay ** (g + layer_rate_top - 1), and the heads' group 0 `rate`.
+    Before step g * unfreeze_every_steps the group's rate is 0, which freezes the group, weight
     decay included. With the defaults every leaf is `rate` itself, and nothing is computed.
 
     Source: Howard and Ruder 2018 (ULMFiT), sections 3.2 (discriminative fine-tuning, decay
@@ -182,18 +182,18 @@ def scale_rates(config: OptimConfig, params: Tree, rate: jax.Array, step: jax.Ar
     layers = len(params["layers"])
 
     def rate_of(path: tuple[Any, ...], _: Any) -> jax.Array:
-        part, group, of_group = path[0].key, 0, rate
+        part, group, group_rate = path[0].key, 0, rate
         if part in ("embeddings", "distances"):
             group = layers + 1
         elif part == "layers":
             group = layers - int(path[1].key)
         if config.layer_rate_decay != 1.0 and group > 0:
             power = group + config.layer_rate_top - 1
-            of_group = of_group * jnp.float32(config.layer_rate_decay**power)
+            group_rate = group_rate * jnp.float32(config.layer_rate_decay**power)
         if config.unfreeze_every_steps > 0 and group > 0:
             is_trained = step >= group * config.unfreeze_every_steps
-            of_group = jnp.where(is_trained, of_group, jnp.zeros((), jnp.float32))
-        return of_group
+            group_rate = jnp.where(is_trained, group_rate, jnp.zeros((), jnp.float32))
+        return group_rate
 
     return jax.tree_util.tree_map_with_path(rate_of, params)
 

@@ -16,7 +16,7 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step import guard
 
 Tree = Any
-_MIN_ROWS = 8  # minimum rows of a matrix that ZeRO-1 partitions: the rows of a TPU register
+_MIN_DIM = 8  # smallest dimension of a matrix that ZeRO-1 partitions: the rows of a TPU register
 
 
 @jax.tree_util.register_dataclass
@@ -31,10 +31,10 @@ class TrainState:
 
 
 def map_like_params(function: Callable[..., Any], tree: Tree, like: Tree) -> Tree:
-    """Apply function(leaf, leaf of `like`) to all subtrees of a state that are built like `like`.
+    """Apply function(leaf, leaf of `like`) in every subtree of a state that is built like `like`.
 
-    With parameters as `like`, these are the parameters and the optimizer's moments. Counters are
-    unchanged, and so are the masked leaves of an optimizer that updates only some parameters.
+    With parameters as `like`, these subtrees are the parameters and the optimizer's moments.
+    Counters are unchanged, as are masked leaves of an optimizer that updates some parameters only.
     """
     structure: Any = jax.tree.structure(like)
 
@@ -81,7 +81,7 @@ def shard_params(model: Model, mesh: Mesh, config: MeshConfig) -> Tree:
     cut_over_data = "zero1" in mesh_lib.parse_preset(config)
 
     def shard(parameter: Declared) -> NamedSharding:
-        is_cut = cut_over_data and parameter.is_matrix and min(parameter.dims) >= _MIN_ROWS
+        is_cut = cut_over_data and parameter.is_matrix and min(parameter.dims) >= _MIN_DIM
         dims, spec = parameter.dims, parameter.spec
         spec = mesh_lib.shard_over_data(spec, dims, mesh.shape) if is_cut else spec
         return NamedSharding(mesh, spec)

@@ -81,8 +81,7 @@ def _accumulate(
 class StepLoss:
     """Hold what defines the loss of a step, and how its gradient is computed.
 
-    Kernels' and tables' gradients are exchanged in gradient_dtype, by default the dtype of the
-    matmuls.
+    Gradients of kernels and tables are exchanged in gradient_dtype, by default the matmul dtype.
     """
 
     model: Model
@@ -120,18 +119,18 @@ def _differentiate(
     """
     model, objective, teacher = step_loss.model, step_loss.objective, step_loss.teacher
     matrix_dtype = step_loss.gradient_dtype or model.dtype
-    specs, specs_of_fixed = collectives.specs(params), collectives.specs(fixed)
+    specs, fixed_specs = collectives.specs(params), collectives.specs(fixed)
     exchanged = jax.tree.map(
         lambda parameter: matrix_dtype if parameter.is_matrix else jnp.dtype(jnp.float32),
         {name: model.declared[name] for name in params},
     )
 
-    def on_a_device(
+    def compute_on_device(
         params: Any, fixed: Any, batch: Batch, dropout: Dropout | None, *frozen: Any
     ) -> tuple[Any, dict[str, Term], dict[str, jax.Array], Batch]:
         counted = collectives.sum_over_batch(objective.weights(batch))
         weights = {name: jnp.maximum(sum, MIN_WEIGHT) for name, sum in counted.items()}
-        others = collectives.gather_params(fixed, specs_of_fixed, model.dtype)
+        others = collectives.gather_params(fixed, fixed_specs, model.dtype)
 
         def loss(params: Any, batch: Batch, dropout: Dropout | None) -> tuple[jax.Array, Any]:
             terms, rows = compute(model.bind(params | others), batch, dropout)
@@ -151,7 +150,7 @@ def _differentiate(
     out_specs = specs, PartitionSpec(), PartitionSpec(), mesh.spec("batch")
     frozen = () if teacher is None else (teacher.params,)
     arguments = params, fixed, dict(batch), step_loss.dropout, *frozen
-    return collectives.map_over_batch(on_a_device, arguments, out_specs)
+    return collectives.map_over_batch(compute_on_device, arguments, out_specs)
 
 
 def _differentiate_in_turn(
@@ -227,8 +226,8 @@ def make_train_step(
 
         def update(grads: Any, is_bad: jax.Array | bool = False) -> tuple[Any, Any]:
             direction, opt_state = tx.update(grads, state.opt_state, state.params, is_bad=is_bad)
-            move = jax.tree.map(lambda p, rate, d: p - rate * d, state.params, rates, direction)
-            return move, opt_state
+            updated = jax.tree.map(lambda p, rate, d: p - rate * d, state.params, rates, direction)
+            return updated, opt_state
 
         placed = None if teacher is None else Teacher(teacher, *frozen)
         step_loss = StepLoss(model, objective, dropout, phase.micro_batches, gradient_dtype, placed)
@@ -277,7 +276,7 @@ def make_eval_step(
         specs = collectives.specs(params)
         placed = None if teacher is None else Teacher(teacher, *frozen)
 
-        def on_a_device(params: Any, batch: Batch, *frozen: Any) -> Sums:
+        def compute_on_device(params: Any, batch: Batch, *frozen: Any) -> Sums:
             whole = collectives.gather_params(params, specs, model.dtype)
             batch = _make_teach(objective, placed, frozen)(batch)
             bert = model.bind(whole)
@@ -288,6 +287,6 @@ def make_eval_step(
             return sums
 
         arguments = params, dict(batch), *frozen
-        return collectives.map_over_batch(on_a_device, arguments, PartitionSpec())
+        return collectives.map_over_batch(compute_on_device, arguments, PartitionSpec())
 
     return jax.jit(step)

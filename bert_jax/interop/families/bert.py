@@ -1,6 +1,6 @@
 """Read and write BERT, left to right as BertLMHeadModel.
 
-Source: modeling_bert.py, configuration_bert.py@transformers 4.57; LayerNorm.gamma and beta: 2018's.
+Source: modeling_bert.py, configuration_bert.py@transformers 4.57; gamma, beta: names of 2018.
 """
 
 import dataclasses

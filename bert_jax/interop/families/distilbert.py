@@ -25,7 +25,7 @@ _SETTINGS = Settings(
     aliases={name: _NUMBERS[name] for name in ALIASES},
     checked=_TIED,
     written={**_TIED, "sinusoidal_pos_embds": False},
-    # The epsilon is no setting.
+    # config.json has no setting for the epsilon.
     shape={"type_vocab_size": 0, "pooler_type": "relu", "layer_norm_eps": 1e-12},
     defaults={
         **{"vocab_size": 30522, "max_position_embeddings": 512, "n_layers": 6, "n_heads": 12},

@@ -70,7 +70,7 @@ class Names:
     fused: Mapping[str, tuple[str, int, int]] = dataclasses.field(default_factory=dict)
     # Names of arrays that are no module's weight or bias, in a layer or elsewhere in the encoder.
     arrays: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    pad_id: int | None = None  # id of the padding, if theirs count positions from it
+    pad_id: int | None = None  # id of the padding, if the family counts positions from it
 
     def name_tensor(self, path: str, prefix: str) -> TensorName:
         """Return the names of the array at our path; none if the family has no such part."""
@@ -96,7 +96,7 @@ class Names:
         return TensorName(tuple(names), leaf == "kernel", part, parts, skipped)
 
     def list_stems(self) -> tuple[str, ...]:
-        """List how the names of arrays begin in an encoder without heads; leave out the pooler."""
+        """List the prefixes of array names in an encoder without heads, the pooler left out."""
         modules = [name for ours, name in self.encoder.items() if ours != "pooler"]
         return tuple({f"{name.split('.')[0]}." for name in (*modules, self.layer_format)})
 

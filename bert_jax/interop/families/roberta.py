@@ -15,7 +15,7 @@ from bert_jax.interop.model_json import JsonObject
 from data_pipeline.io import Refused, small_files
 from data_pipeline.vocab import SENTENCEPIECE
 
-_PAD_ID = 1  # the published models', and the only one that is written
+_PAD_ID = 1  # pad id of the published models, and the only one that is written
 _SETTINGS = dataclasses.replace(bert.SETTINGS, shape={"head_act": "gelu_erf"})
 
 

@@ -1,7 +1,7 @@
 """Read and write XLNet, without its memory.
 
-Rows of its authors end with [CLS], rows of a store begin with it: a classifier of rows reads the
-last or the first token, by the template of the vocabulary.
+The authors' rows end with [CLS], a store's rows begin with it: the vocabulary's template decides
+whether a classifier of rows reads the last or the first token.
 
 Source: modeling_xlnet.py, configuration_xlnet.py@transformers 5.23; Yang et al. 2019.
 """
@@ -22,7 +22,7 @@ from bert_jax.interop.model_json import JsonObject, Settings, check_values
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, SPAN
 
 _FIXED = {"attn_type": "bi", "bi_data": False, "clamp_len": -1}
-# How the classes pool that classify rows; transformers' defaults too.
+# Pooling in the classes that classify rows, which is also the default of transformers.
 _SUMMARY = {"summary_use_proj": True, "summary_activation": "tanh"}
 _NUMBERS = {
     "vocab_size": "vocab_size",

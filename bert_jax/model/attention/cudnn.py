@@ -14,7 +14,7 @@ from bert_jax.parallel import mesh
 
 # Names of NVIDIA's cards before compute capability 8.0, which cuDNN's attention requires.
 _OLDER_CARDS = re.compile(r"TESLA|QUADRO|TITAN|GTX|XAVIER|RTX 20[5-8]0|\b(?:MX|[PTV])\d+", re.I)
-MAX_WIDTH = 128  # a head's, on all supported cards; cuDNN takes 256 from Hopper on
+MAX_WIDTH = 128  # widest head on all supported cards; cuDNN takes 256 from Hopper on
 
 
 def explain_refusal(
@@ -48,7 +48,7 @@ def attend(
     """Compute the self-attention of each row, inside a shard_map that is manual over the batch.
 
     Shapes: bfloat16[B,S,E], bool[B or 1, 1, S or 1, S] -> bfloat16[B,S,D]. mask is True where a
-    query may attend to a key, causal or not; is_causal lets cuDNN leave later keys out. Queries
+    query may attend to a key, causality included; is_causal lets cuDNN skip later keys. Queries
     and keys are rotated if a rotation is given. The mask becomes an array of biases [B,1,S,S].
     Without a GPU to compile for, XLA computes the same formula.
     """

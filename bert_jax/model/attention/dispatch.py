@@ -139,7 +139,7 @@ class _Chooser:
             return BLOCKS, "blocks, as config.compute.attention says"
         blocks_pay = not self.only_plain and _are_blocks_worthwhile(self.seq_len, width)
         if self.setting == "auto" and cudnn.is_gpu(self.device_kind) and width and blocks_pay:
-            return BLOCKS, BLOCKS  # cuDNN has no window to both sides, only a mask
+            return BLOCKS, BLOCKS  # cuDNN has no two-sided window, only a mask
         refusals = self._refuse_kernels(width)
         for name, refusal in refusals.items():
             if refusal is None:
@@ -169,7 +169,7 @@ class _Chooser:
         }
 
     def _explain_plain(self, reasons: list[str]) -> str:
-        """Explain plain attention: dropout alone keeps flash attention out, or the first reason."""
+        """Explain plain attention: dropout, if only dropout rules out flash, else reasons[0]."""
         if not self.has_dropout or self.model.scores_distances or self.model_size > 1:
             return reasons[0]
         if flash.explain_refusal(*self.shape) is not None:

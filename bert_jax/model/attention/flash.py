@@ -70,7 +70,7 @@ def attend(
     after = 0 if is_causal else reach
     tile = Tile(seq_len, head_width, reach, after, rotation is not None)
     angles = () if rotation is None else _tile_angles(rotation)
-    # bert_jax/planning/chip_prices.py distinguishes the two by this name.
+    # bert_jax/planning/chip_prices.py tells layers with a window from the others by this name.
     with jax.named_scope(SCOPE_OF_WINDOWS if width else "complete"):
         return _attend(
             qkv_BSE, _find_chunks(ids_BS, tile), _number_positions(ids_BS, tile), angles, tile

@@ -57,7 +57,7 @@ class KernelCheck:
 
     kernel: str
     shape: AttentionShape
-    errors: dict[str, float]  # result -> error over bfloat16's own
+    errors: dict[str, float]  # result -> error divided by bfloat16's own error
     wrong_mask_bits: int
 
     @property
@@ -131,7 +131,7 @@ def _run_kernel(
             visible = hide_outside_window(visible, shape.seq_len, shape.window)
         return (hide_later(visible, shape.seq_len) if shape.is_causal else visible).mask
 
-    def on_a_device(
+    def compute_on_device(
         qkv_BSE: jax.Array, dout_BSD: jax.Array, ids_BS: jax.Array, low_B: Any, high_B: Any
     ) -> tuple[jax.Array, ...]:
         rotation, heads = _make_rotation(shape), shape.heads
@@ -154,7 +154,7 @@ def _run_kernel(
     batch = PartitionSpec(mesh_lib.BATCH_AXES)
     return jax.jit(
         jax.shard_map(
-            on_a_device,
+            compute_on_device,
             in_specs=(batch,) * 5,
             out_specs=(batch, batch, PartitionSpec()),
             check_vma=False,

@@ -24,7 +24,7 @@ from bert_jax.train_step.objectives.objective import (
 
 def _weigh_positions(batch: Batch) -> jax.Array:
     """Return 1 where the next position holds a token of the same example, else 0: float32[B,S]."""
-    # Padding is 0 in either.
+    # Both fields are 0 at padding.
     numbers_BS = batch.get("example_ids", batch["input_mask"])
     next_BS = numbers_BS[:, 1:]
     is_followed_BS = (next_BS == numbers_BS[:, :-1]) & (next_BS != 0)
@@ -32,7 +32,7 @@ def _weigh_positions(batch: Batch) -> jax.Array:
 
 
 def count_next_tokens(batch: Batch) -> jax.Array:
-    """Count the tokens that have another one before them in their example: float32[]."""
+    """Count the tokens that follow another token of their example: float32[]."""
     return jnp.sum(_weigh_positions(batch))
 
 

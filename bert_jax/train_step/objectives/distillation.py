@@ -94,13 +94,13 @@ def make_distillation(settings: DistillConfig) -> Objective:
 
     def teach(teacher: Bert, batch: Batch) -> dict[str, jax.Array]:
         vectors_BSD = encode_batch(teacher, batch, None)
-        lessons = {}
+        outputs = {}
         if "soft" in used:
             positions_BP = batch["masked_lm_positions"]
-            lessons[TEACHER_LOGITS] = teacher.compute_mlm_logits(vectors_BSD, positions_BP)
+            outputs[TEACHER_LOGITS] = teacher.compute_mlm_logits(vectors_BSD, positions_BP)
         if "cosine" in used:
-            lessons[TEACHER_VECTORS] = vectors_BSD
-        return lessons
+            outputs[TEACHER_VECTORS] = vectors_BSD
+        return outputs
 
     def terms(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
         hidden_BSD = encode_batch(bert, batch, dropout)
@@ -137,7 +137,7 @@ DISTILLATION = make_distillation(DistillConfig())
 def relate(x_BSD: jax.Array, heads: int, mask: jax.Array) -> jax.Array:
     """Compute log relations between tokens: float[B,S,D] -> float32[B,R,S,T].
 
-    They are log softmaxes over the tokens T that mask, bool[B, 1, 1 or S, T], makes visible.
+    Each is a log softmax over the keys T that `mask`, bool[B, 1, 1 or S, T], makes visible.
     """
     batch, seq_len, width = x_BSD.shape
     apart = (batch, seq_len, heads, width // heads)
@@ -166,7 +166,7 @@ def project_batch(
 ) -> dict[str, jax.Array]:
     """Compute queries, keys and values of a layer, counted from 1; 0 is the last.
 
-    Shapes: float[B,S,D] each. Rows may be packed; their tokens are those before masking.
+    Shapes: float[B,S,D] each. Rows may be packed. The original tokens are read, before masking.
     """
     number = (layer or bert.config.num_hidden_layers) - 1
     rows = make_rows({**batch, "input_ids": restore_ids(batch)}, dropout)

@@ -13,13 +13,13 @@ from bert_jax.model.dropout import Dropout
 from bert_jax.model.heads import Losses, cross_entropy
 
 Batch = Mapping[str, jax.Array]
-MIN_WEIGHT = 1e-5  # divides the loss of a batch without predictions, so that it is 0
+MIN_WEIGHT = 1e-5  # divisor for a batch without predictions, whose loss is then 0
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """Hold sums over the predictions of one kind in a batch, each multiplied by its weight."""
+    """Hold sums over a batch's predictions of one kind, each prediction times its weight."""
 
     loss_sum: jax.Array  # float32[], nats
     # float32[], correct predictions; None if the term predicts no classes.
@@ -31,7 +31,7 @@ class Term:
 
 @dataclasses.dataclass(frozen=True)
 class Ahead:
-    """Describe the terms of a part of the model that a step updates before the others.
+    """Describe the terms of a model part that a step updates before the other parts.
 
     The other terms are computed with the part's new weights, from the batch and the rows that
     `terms` adds to it. Gradients of the part and of the others are clipped separately.
@@ -44,7 +44,7 @@ class Ahead:
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """Describe a loss by sums: `weights` and `terms` return dicts with the same names of terms."""
+    """Describe a loss by sums; the dicts of `weights` and `terms` have the same keys."""
 
     weights: Callable[[Batch], dict[str, jax.Array]]  # float32[] each, from the batch alone
     terms: Callable[[Bert, Batch, Dropout | None], dict[str, Term]]
@@ -113,7 +113,7 @@ def find_pooled(bert: Bert, batch: Batch) -> jax.Array | None:
 
 
 def make_rows(batch: Batch, dropout: Dropout | None) -> EncoderRows:
-    """Make what the encoder reads from the packed or plain rows of a batch."""
+    """Make the encoder's input from the packed or plain rows of a batch."""
     inputs = batch["input_ids"], batch["segment_ids"], find_visible(batch)
     return EncoderRows(*inputs, dropout, batch.get("position_ids"))
 

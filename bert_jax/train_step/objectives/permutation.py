@@ -30,7 +30,7 @@ _FIXED_WORD = 0x5EED  # replaces the row's hash words in an evaluation, which ha
 def draw_order(bert: Bert, batch: Batch, ids_BS: jax.Array, dropout: Dropout | None) -> jax.Array:
     """Draw a number for each token, by which targets are ordered: uint32[B,S].
 
-    It is a hash of the token, its neighbors and its position, and in training also of the step.
+    The number is a hash of the token, its neighbors and its position; in training, of the step too.
     """
     places_S = jnp.arange(ids_BS.shape[1], dtype=jnp.uint32)
     positions_BS = batch.get("position_ids", jnp.broadcast_to(places_S, ids_BS.shape))

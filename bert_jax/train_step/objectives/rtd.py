@@ -26,7 +26,7 @@ GENERATOR_SCOPE = "of_the_generator"  # names its operations, for planning/chip_
 WEIGHT = 50.0  # default of config.rtd_weight
 BINS, BIN_WIDTH = 128, 0.125  # the histogram of logits, -8 to 8
 _EVALUATION_SEED = 2020
-_SEEN = "seen_ids"  # field of a batch: its tokens, samples in place of the masked ones
+_SEEN = "seen_ids"  # batch field: the tokens, with samples in place of masked tokens
 
 
 def _count(batch: Batch) -> dict[str, jax.Array]:
@@ -34,10 +34,10 @@ def _count(batch: Batch) -> dict[str, jax.Array]:
 
 
 def make_noise_words(bert: Bert, batch: Batch, dropout: Dropout | None) -> Words:
-    """Make the words that the noise of each row is hashed from.
+    """Make the two 32-bit words from which the sampling noise of each row is hashed.
 
-    In training they depend on seed, step and row, as for dropout; in an evaluation on a fixed seed
-    and the row's tokens, so that the size of a batch does not change how a row is filled.
+    In training the words depend on seed, step and row, as for dropout; in an evaluation on a fixed
+    seed and the row's tokens, so that the batch size does not change the samples of a row.
     """
     if dropout is None:
         ids_BS = batch["input_ids"].astype(jnp.uint32)
@@ -63,7 +63,7 @@ def sample_tokens(
     place_BPV = start_BP[:, :, None] + ids_BPV.astype(jnp.uint32)
     low_B11, high_B11 = (word[:, None, None] for word in words)
     hash_BPV = hash_places(place_BPV, low_B11, high_B11)
-    # 1 - uniform: float32 resolves small values finely, and they give the largest noise.
+    # The share is 1 - uniform: float32 resolves small shares finely, which give the largest noise.
     share_BPV = (hash_BPV.astype(jnp.float32) + 0.5) * jnp.float32(2.0**-32)
     share_BPV = jnp.minimum(share_BPV, jnp.float32(1.0 - 2.0**-24))
     noisy_BPV = logits_BPV - jnp.log(-jnp.log1p(-share_BPV))
