@@ -41,11 +41,8 @@ _MAX_PROBLEMS = 4  # most damaged checkpoints that an error describes
 _ARRAYS_OF_STATE = 3  # float32 arrays per parameter: the weights and two moments
 # Errors that mean damaged files; others may be transient.
 _DAMAGE_CODES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
-_PROCESS_CODES = (
-    errno.ENOMEM,
-    errno.EMFILE,
-    errno.ENFILE,
-)  # its memory or file descriptors ran out
+# The process ran out of memory or file descriptors.
+_PROCESS_CODES = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 def make_absolute(directory: Folder) -> epath.Path:
