@@ -156,8 +156,8 @@ COMMAND = Kinds(
         "task": Command(
             f"{_MODULE} task",
             "Learn a task on token counts or frozen vectors.\n\nA linear model on a text's mean "
-            "vector predicts classes and numbers, a BiLSTM predicts tags. summary.json has the same "
-            "names as in fine-tuning.",
+            "vector predicts classes and numbers, a BiLSTM predicts tags. summary.json has the "
+            "same names as in fine-tuning.",
             TaskFlags,
             f"{_RUN} task counts --from=stores/mine --config=configs/finetune/glue.py:task=rte "
             "--config.data.dir=DIR --workdir=runs/counts",
