@@ -10,15 +10,10 @@ from bert_jax.config import (
 )
 
 FORMULA = (
-    "6 x weights of the layers x positions + 12 x width x pairs of positions of all layers "
-    "(attention; disentangled or relative 6 x more for each of its terms, without the map of its "
-    "table; with relative positions the layers also at the masked positions, keys mapped once) "
+    "6 x weights of the layers x positions + 12 x width x pairs of positions (attention) "
     "+ 6 x (width + vocabulary) x embedding width x masked positions (masked LM) "
-    "+ 6 x (width + 2) x width (pooler, next sentence); left to right every position is predicted "
-    "from the pairs with those before it; with a generator its own as masked LM, and the encoder's "
-    "6 x (width + 1) x width x positions (replaced tokens) in place of masked LM and pooler, with "
-    "an enhanced mask decoder its last layer twice at the masked positions; with "
-    "a teacher also a third of its own, without a pooler"
+    "+ 6 x (width + 2) x width (pooler, next sentence); bert_jax/model/flops.py has the terms of "
+    "other attention, objectives and teachers"
 )
 
 
