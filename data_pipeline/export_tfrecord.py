@@ -227,7 +227,7 @@ def _open_worker(flags: ExportFlags, written: Any, stop: Any) -> _Export:
     """Open the store in a worker process, which counts examples in a value that all share."""
 
     def advance(count: int) -> None:
-        if stop.is_set():  # after Ctrl-C or a failed worker, nobody needs this file
+        if stop.is_set():  # nobody needs this file after Ctrl-C or a failed worker
             raise InterruptedError
         with written.get_lock():
             written.value += count

@@ -216,7 +216,7 @@ def choose_run(request: DialRequest, measure: Measure, clock: Callable[[], float
     _check_recipe(request.config)
     law = fit_ladder()
     shapes = _list_shapes(request, law)
-    for shape in shapes:  # before measuring, refuse settings that do not fit a size
+    for shape in shapes:  # refuse settings that do not fit a size before measuring
         _configure(request, shape, 0.0)
     speeds = _Speeds(request, measure, clock, law, shapes)
     size = speeds.choose_size()

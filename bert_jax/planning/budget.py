@@ -121,7 +121,7 @@ class Purchase:
     size: str
     layer_parameters: int
     budget_dollars: float
-    dollars: float  # below the budget if more steps would read the text too often
+    dollars: float  # less than the budget if more steps would read the text too often
     steps: list[int]  # each phase's
     tokens: float
     epochs: float

@@ -95,5 +95,5 @@ class Stop:
 
 def _is_handled_here(number: int) -> bool:
     if number == signal.SIGTERM:
-        return not processes.are_joined()  # with several processes, jax handles it
+        return not processes.are_joined()  # jax handles it if there are several
     return number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN

@@ -140,7 +140,7 @@ def test_a_replacement_that_fails_and_a_file_of_somebody_else_leave_the_file_alo
         write_file(output, b"new")
     assert names(tmp_path) == ["out.txt"] and output.read_bytes() == b"old"
     output.unlink()
-    with pytest.raises(FileExistsError, match="somebody else"), new_file(output) as unfinished:
+    with pytest.raises(FileExistsError, match="another process"), new_file(output) as unfinished:
         unfinished.write_text("mine")
         output.write_text("theirs")
     assert names(tmp_path) == ["out.txt"] and output.read_text() == "theirs"
