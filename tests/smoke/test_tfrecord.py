@@ -52,6 +52,6 @@ def test_a_phase_of_another_length_is_refused(config, tmp_path):
     longer = dataclasses.replace(config.phases[0], seq_len=20)
     other = dataclasses.replace(config, phases=(*config.phases, longer))
     with pytest.raises(
-        ValueError, match=r"examples of 16 tokens with .* and 24 tokens with .*: give --seq_len"
+        ValueError, match=r"examples of 16 tokens with .* and 24 tokens with .*: set --seq_len"
     ):
         build_setup(other, tmp_path, jax.devices()[:1])
