@@ -286,7 +286,7 @@ def _spend(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
 
 def _choose(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
     """Show the run that config.budget, or the flag in its place, chooses for the slice."""
-    from bert_jax.benchmarking import dial, dial_run
+    from bert_jax.benchmarking import dial, dial_run, dial_settings
 
     for name in ("json_out", "hlo_out", "plot_out", "scale", "seq_len", "per_chip_batch", "ladder"):
         if getattr(flags, name):
@@ -294,9 +294,9 @@ def _choose(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
     tpu_slice = slices.find_slice(flags.topology, config.mesh.num_slices)
     if flags.budgets:
         money = _make_budget(flags, tpu_slice)
-        budget = dial.TimeBudget(format_dollars(money.usd), money.secs, tpu_slice)
+        budget = dial_settings.TimeBudget(format_dollars(money.usd), money.secs, tpu_slice)
     else:
-        budget = dial.parse_budget(config.budget, config.mesh.num_slices, flags.price_list)
+        budget = dial_settings.parse_budget(config.budget, config.mesh.num_slices, flags.price_list)
     if budget.tpu_slice not in (None, tpu_slice):
         raise Refused(
             f"config.budget is {budget.text}, and --topology={flags.topology} is another slice; "

@@ -15,16 +15,13 @@ import jax
 import numpy as np
 
 from bert_jax.benchmarking import measure as measure_lib
-from bert_jax.benchmarking.dial import (
+from bert_jax.benchmarking.dial import DialChoice, Measure, StepTime, choose_run
+from bert_jax.benchmarking.dial_settings import (
     ADAMW,
     MUON,
-    DialChoice,
     DialRequest,
-    Measure,
     RowCounts,
-    StepTime,
     TimeBudget,
-    choose_run,
     find_tuned,
     parse_budget,
 )

@@ -187,7 +187,10 @@ def _check_comparison(flags: BuildFlags) -> None:
     )
     for path in flags.compare_vocabs.split(","):
         if not path.strip():
-            raise Refused(f"--compare_vocabs is {flags.compare_vocabs}, which has an empty path")
+            raise Refused(
+                f"--compare_vocabs is {flags.compare_vocabs}, with nothing before or after a "
+                "comma; give paths with a comma between each two"
+            )
         check_is_local("--compare_vocabs", path)
 
 

@@ -172,7 +172,7 @@ REFUSALS = {
         "--compare_vocabs=VOCAB": "--output is ",
         "--output= --compare_vocabs=VOCAB --workers=2": "--workers is 2, but --compare_vocabs",
         "--output= --compare_vocabs=gs://a/b.txt": "--compare_vocabs is gs://a/b.txt, but must",
-        "--output= --compare_vocabs=VOCAB,,VOCAB": "VOCAB, which has an empty path",
+        "--output= --compare_vocabs=VOCAB,,VOCAB": "VOCAB, with nothing before or after a comma",
         "--output= --compare_vocabs=VOCAB,/no/vocab.txt": "--compare_vocabs has /no/vocab.txt",
         "": "one of --vocab=FILE and --train_vocab",
         "--vocab=VOCAB --train_vocab=wordpiece": "both are given",

@@ -9,8 +9,9 @@ import types
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.benchmarking import dial, dial_run
-from bert_jax.benchmarking.dial import DialRequest, RowCounts, StepTime, choose_run, parse_budget
+from bert_jax.benchmarking import dial_run
+from bert_jax.benchmarking.dial import StepTime, choose_run
+from bert_jax.benchmarking.dial_settings import MUON, DialRequest, RowCounts, parse_budget
 from bert_jax.config import Config, StoreFacts, overrides, total_steps
 from bert_jax.logging.console import Screen
 from bert_jax.model import flops
@@ -466,7 +467,7 @@ def test_a_budget_too_small_names_one_that_is_enough():
     with pytest.raises(Refused, match=r"config\.budget is 1m") as refused:
         choose("1m", speed=LAPTOP / 3)
     needed = str(refused.value).rpartition("give ")[2].split()[0]
-    assert total_steps(choose(needed, speed=LAPTOP / 3).config) >= dial.MUON.min_steps
+    assert total_steps(choose(needed, speed=LAPTOP / 3).config) >= MUON.min_steps
 
 
 def test_a_store_too_small_names_the_tokens_that_are_enough():
@@ -586,7 +587,7 @@ def test_the_choice_for_this_machine_is_written_and_kept(tiny_store, tmp_path, m
     with compiled_programs_kept_in(tmp_path):
         run = settle(tmp_path, tiny_store, "2h", flags)
     assert (run.budget, run.model.hidden_size) == ("", 16)
-    assert sum(phase.steps for phase in run.phases) >= dial.MUON.min_steps
+    assert sum(phase.steps for phase in run.phases) >= MUON.min_steps
     assert "2h" in (tmp_path / dial_run.CHOSEN).read_text()
     monkeypatch.setattr(dial_run, "choose_run", lambda *_: pytest.fail("chosen again"))
     assert settle(tmp_path, tiny_store, "2h", flags) == run
