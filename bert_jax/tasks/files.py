@@ -3,10 +3,12 @@
 A file's format follows from its extension. In a tsv, as GLUE publishes it, a quotation mark is an
 ordinary character (many rows have only half of a pair), there may be a byte order mark or no
 header, and only a line feed ends a row: other line breaks of Unicode occur within sentences. The
-first line of a csv shows what separates its columns: commas, else semicolons, tabs or bars.
+first line of a csv shows what separates its columns: commas, else semicolons, tabs or bars. A
+negative class label of Hugging Face's `datasets` in Parquet is a missing one.
 """
 
 import codecs
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -128,12 +130,21 @@ def check_columns(
             )
 
 
-def split_rows(path: pathlib.Path, suffix: str = TSV) -> Iterator[tuple[int, list[str]]]:
-    """Yield the fields of each row of a tsv or csv that is not blank, and the row's first line."""
+def split_rows(
+    path: pathlib.Path, suffix: str = TSV, wanted: Sequence[str] = ()
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the fields of each row of a tsv or csv that is not blank, and the row's first line.
+
+    A csv's columns are separated by the mark that finds the wanted ones, else by the first mark of
+    its first line.
+    """
     if suffix == CSV:
         lines = (line for _, line in decode_lines(path))
         first = next(lines, "")
-        mark = next((mark for mark in ",;\t|" if mark in first), ",")
+        marks = [mark for mark in ",;\t|" if mark in first] or [","]
+        header = first.rstrip("\r\n")
+        named = (m for m in marks if {*wanted} <= {name.strip('"') for name in header.split(m)})
+        mark = next(named, marks[0])
         yield from read_fields(str(path), itertools.chain([first], lines), mark)
         return
     for number, line in decode_lines(path):
@@ -230,7 +241,7 @@ def read_rows(
         rows = _json_rows(path, wanted, how_to_fix)
     elif suffix == PARQUET:
         batches = read_parquet_batches(path, wanted, how_to_fix, list(dict.fromkeys(wanted)))
-        rows = enumerate((row for batch in batches for row in batch.to_pylist()), 1)
+        rows = enumerate(itertools.chain.from_iterable(map(_list_rows_of, batches)), 1)
     else:
         raise Refused(
             f"{path} ends in {suffix!r}; a table is known by its extension, one of "
@@ -241,7 +252,7 @@ def read_rows(
         yield number, row
 
 
-def read_column_names(path: pathlib.Path) -> list[str]:
+def read_column_names(path: pathlib.Path, wanted: Sequence[str] = ()) -> list[str]:
     """Return the names of a table's columns; none of JSON lines whose first line is no object."""
     suffix = find_suffix(path)
     if suffix == PARQUET:
@@ -250,7 +261,7 @@ def read_column_names(path: pathlib.Path) -> list[str]:
     if suffix in JSON_LINES:
         _, line = next(decode_lines(path), (1, ""))
         return list(small_files.parse_json(line.encode(), path)) if line.startswith("{") else []
-    return next(split_rows(path, suffix), (0, []))[1]
+    return next(split_rows(path, suffix, wanted), (0, []))[1]
 
 
 def find_suffix(path: pathlib.Path) -> str:
@@ -298,7 +309,7 @@ def _read_delimited_rows(
 ) -> Rows:
     """Yield the rows of a tsv or csv with the line that each begins in; a row may span lines."""
     names: Sequence[str] = ()
-    for number, fields in split_rows(path, suffix):
+    for number, fields in split_rows(path, suffix, wanted):
         if not names:
             fitting = [
                 header
@@ -376,6 +387,18 @@ def read_parquet_batches(
                 ) from error
             yield batch
             first += len(batch)
+
+
+def _list_rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return the rows; null for a class label below 0, by which `datasets` writes a missing one."""
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    metadata = (batch.schema.metadata or {}).get(b"huggingface", b"{}")
+    with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
+        features = small_files.parse_json(metadata, "metadata")["info"]["features"]
+        labels = [key for key, each in features.items() if each.get("_type") == "ClassLabel"]
+        for row in rows:
+            row |= {name: None for name in labels if (row.get(name) or 0) < 0}
+    return rows
 
 
 def split_file(options: TaskOptions, split: str, names: Sequence[str]) -> pathlib.Path | None:

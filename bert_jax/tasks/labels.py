@@ -67,7 +67,8 @@ def check_labels(labels: Iterable[tuple[str, str]], column: str) -> tuple[str, .
         findings.append(
             f"{describe(*alike)} differ in upper and lower case alone: are they one class?"
         )
-    if missing := [label for label in counts if _fold_case(label) in _MISSING]:
+    names = (*_MISSING, "-1") if {"0", "1", "2"} <= counts.keys() else _MISSING
+    if missing := [label for label in counts if _fold_case(label) in names]:
         findings.append(
             f"{describe(*missing)} may be a missing label, and is learned as a class: remove "
             "such rows if it is"

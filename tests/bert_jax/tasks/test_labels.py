@@ -68,6 +68,7 @@ def test_cells_of_many_digits_or_quotation_marks_take_linear_time(tmp_path):
         ("1", "2", "10"),
         ("a", "b"),
         ("1.1", "1.2"),
+        ("-1", "0", "1"),
         (CAFE, "cafe"),
         ("\u9ad8", "\u4f4e"),
         ("\U0001faea", "\U0001fadf"),
@@ -83,6 +84,7 @@ def test_other_labels_are_classes(labels):
         (("True", "true", "false"), "'True' (1 rows, the first row 2) and 'true'"),
         (("nan", "a"), "'nan' (1 rows, the first row 2) may be a missing label"),
         (("a", "None", "NULL"), "'None' (1 rows, the first row 3) and 'NULL'"),
+        (("0", "1", "2", "-1"), "'-1' (1 rows, the first row 5) may be a missing label"),
         (("a", "b", "Label"), "'Label' (1 rows, the first row 4) is the name of its column"),
     ],
 )
@@ -149,6 +151,22 @@ def test_missing_texts_are_empty_and_known_by_their_rows(tmp_path):
     columns = read_columns(tmp_path / "a.jsonl", ["text"])
     assert columns.values == {"text": ["a", "", "", ""]} and columns.missing_rows == [2, 3]
     assert read_columns(tmp_path / "a.parquet", ["text"]).missing_rows == [2]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "labels"),
+    [
+        ('{"info": {"features": {"label": {"names": ["no"], "_type": "ClassLabel"}}}}', "0,,,2"),
+        ('{"info": {"features": {"label": {"dtype": "int64", "_type": "Value"}}}}', "0,,-1,2"),
+        ('{"info": {"features": null}}', "0,,-1,2"),
+        ("[", "0,,-1,2"),
+    ],
+)
+def test_a_class_label_of_datasets_below_0_is_missing(tmp_path, metadata, labels):
+    table = pa.table({"text": ["a", "b", "c", "d"], "label": [0, None, -1, 2]})
+    pq.write_table(table.replace_schema_metadata({"huggingface": metadata}), tmp_path / "a.parquet")
+    columns = read_columns(tmp_path / "a.parquet", ["text", "label"])
+    assert columns.values["label"] == labels.split(",")
 
 
 @pytest.mark.parametrize(
