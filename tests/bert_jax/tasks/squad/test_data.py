@@ -99,6 +99,7 @@ def test_mistakes_are_named_by_place(tmp_path, content, words):
         # Beside its place, in the same words: run_squad.py finds it there.
         ("1895", 10, (11, 15)),
         ("Smith", 5, (4, 9)),
+        ("Bonn", 34, (33, 37)),
         # White space may be another, and the place is that of the words.
         ("born in", 23, (23, 32)),
         # In other words of the text, or in none.
@@ -115,3 +116,10 @@ def test_where_an_answer_stands(text, answer_start, expected):
     assert find_answer_span(context, Answer(text, answer_start)) == expected
     if expected:
         assert context[slice(*expected)].split() == text.split()
+
+
+def test_an_answer_counted_in_utf_16_is_the_nearest_one_where_no_spaces_separate_words():
+    context = "東京は大きい。😀東京の人口は東京都が数える。"
+    for place in (0, 8, 14):
+        counted = len(context[:place].encode("utf-16-le")) // 2
+        assert find_answer_span(context, Answer("東京", counted)) == (place, place + 2)
