@@ -41,6 +41,7 @@ _JSON_FORM = "each line is one row's JSON object: jq -c '.[]' FILE writes the ro
 _SHOWN_CHARACTERS = 60
 _SHOWN_ROWS = 3
 _QUOTED = re.compile(r'"(?:[^"]*+"")++[^"]*+"')  # a quotation mark in it is doubled
+_NO_COINCIDENCE = 5  # texts with a comma, and without one, that show how a tsv is quoted
 _PARQUET_ROWS = 64  # rows in memory at once: a file of some hundred bytes may hold long texts
 
 _READABLE = (
@@ -203,17 +204,24 @@ def check_not_header(path: pathlib.Path, number: int, row: Mapping[str, object])
 
 
 def refuse_quoted(columns: Columns) -> None:
-    """Refuse a text of a tsv that has doubled quotation marks between two, as csv writes it."""
+    """Refuse a text of a tsv that has doubled quotation marks between two, as csv writes it.
+
+    So is a column in which a text is in quotation marks if and only if it has a comma: Excel's.
+    """
     if find_suffix(columns.path) != TSV:
         return
     for name, texts in columns.values.items():
-        for index, text in enumerate(texts):
-            if _QUOTED.fullmatch(text):
-                raise Refused(
-                    f"{columns.place(index)} has a text under {name!r} that is quoted as csv "
-                    f"quotes it, {text!r:.60}, and quotation marks in a tsv are part of the text; "
-                    "write the table as a .csv with commas"
-                )
+        quoted = [index for index, text in enumerate(texts) if _QUOTED.fullmatch(text)]
+        commas = [index for index, text in enumerate(texts) if "," in text]
+        marked = [i for i, text in enumerate(texts) if len(text) > 1 and text[0] == text[-1] == '"']
+        if marked == commas and min(len(commas), len(texts) - len(commas)) >= _NO_COINCIDENCE:
+            quoted = commas
+        if quoted:
+            raise Refused(
+                f"{columns.place(quoted[0])} has a text under {name!r} that is quoted as csv "
+                f"quotes it, {texts[quoted[0]]!r:.60}, and quotation marks in a tsv are part of "
+                "the text; write the table as a .csv with commas"
+            )
 
 
 def read_rows(

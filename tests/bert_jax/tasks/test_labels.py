@@ -1,5 +1,6 @@
 """Labels that a person reads as one, missing ones, and headers within the rows."""
 
+import contextlib
 import csv
 import json
 import time
@@ -142,6 +143,31 @@ def test_a_tsv_quoted_as_csv_is_refused_and_other_quotes_are_text(tmp_path):
         with pytest.raises(Refused, match=r"tsv row 2 has a text under 'sentence' that is quoted"):
             read(path)
     assert published(path).total == len(texts)  # GLUE's files are read as published
+
+
+@pytest.mark.parametrize(
+    ("with_comma", "without", "is_refused"),
+    [
+        ('"One, two"', "three", True),
+        ("One, two", "three", False),
+        ('"One, two"', '"three"', False),
+        ('"One, two', "three", False),
+    ],
+)
+def test_a_tsv_of_excel_that_quotes_texts_with_commas_is_refused(
+    tmp_path, with_comma, without, is_refused
+):
+    path = tmp_path / "a.tsv"
+    for rows in (4, 5):
+        path.write_text("\n".join(["text", *[with_comma] * rows, *[without] * 5]))
+        columns = read_columns(path, ["text"])
+        words = "row 2 has a text under 'text' that is quoted as csv quotes it, '\"One, two\"'"
+        with (
+            pytest.raises(Refused, match=words)
+            if is_refused and rows == 5
+            else contextlib.nullcontext()
+        ):
+            refuse_quoted(columns)
 
 
 def test_missing_texts_are_empty_and_known_by_their_rows(tmp_path):
