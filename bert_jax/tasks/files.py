@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert_jax.config.schema import TaskOptions
-from bert_jax.tasks.labels import is_header
+from bert_jax.tasks.labels import fold_text, is_header
 from data_pipeline.io import Refused, small_files
 from data_pipeline.io.address import expand_home
 from data_pipeline.io.compression import COMPRESSED
@@ -125,6 +125,9 @@ def check_columns(
             state = f"{names.count(name)} columns" if name in names else "no column"
             if len(names) == 1 and (marks := re.findall("[,;|\t]", names[0])):
                 how_to_fix = f"{marks[0]!r} separates them, and a .csv needs commas, a .tsv tabs"
+            alike = [other for other in names if fold_text(other) == fold_text(name)]
+            if alike and name not in names:
+                how_to_fix = f"{alike[0]!a} only looks like it: rename that column"
             raise Refused(
                 f"{path} has {state} {name!r}; its columns are {list_names(names)}; the "
                 f"task reads {', '.join(wanted)}: {how_to_fix}"

@@ -53,7 +53,7 @@ class SquadFile:
     @property
     def has_unanswerable(self) -> bool:
         """Return whether the file is SQuAD 2.0, by its version or a question without answers."""
-        if self.version.removeprefix("v").startswith("2"):
+        if re.fullmatch(r"v?2(\.0)?", self.version):  # not a date, as other data sets have
             return True
         return any(not question.answers for question in self.questions())
 

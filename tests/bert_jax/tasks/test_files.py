@@ -133,6 +133,10 @@ HEADER = b"sentence\tlabel\n"
             b"text\tlabel\nhi\t1\n",
             r"rows\.tsv has no column 'sentence'; its columns are text, label; the task reads",
         ),
+        (
+            b"sentence\tlabel \xe2\x80\x8b\nhi\t1\n",
+            r"task reads sentence, label: 'label \\u200b' only looks like it: rename that column",
+        ),
         (HEADER + b"hi\t1\nyou\n", r"rows\.tsv row 3 has 1 fields and not 2 \(sentence, l"),
         (HEADER + b"hi\t1\t2\n", r"row 2 has 3 fields and not 2 .* begins 'hi\\\\t1\\\\t2'"),
         (HEADER + b"hi\t1\ny\xffu\t1\n", r"row 3 is not UTF-8: byte 0xff at its byte 2"),

@@ -33,6 +33,8 @@ def test_plain_and_compressed_files_say_the_same(tmp_path):
     assert [question.id for question in one.questions()] == ["q1"]
     assert next(one.questions()).answers == (Answer("Ann", 0),)
     assert not one.has_unanswerable
+    for version, is_2 in (("v2.0", True), ("2.0", True), (2, True), ("2023-05-01", False)):
+        assert read_squad(stored(tmp_path, document(QA, version=version))).has_unanswerable is is_2
     numbered = stored(tmp_path, document({**QA, "id": 2**40}, {**QA, "id": "b"}))  # some files do
     assert [question.id for question in read_squad(numbered).questions()] == [str(2**40), "b"]
 
