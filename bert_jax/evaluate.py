@@ -260,7 +260,8 @@ def _write(output: str, lines: Sequence[dict[str, Any]], screen: Screen) -> None
     if output:
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         with new_file(pathlib.Path(output)) as unfinished:
-            unfinished.write_text(text, encoding="utf-8")
+            # A name with a byte that is not UTF-8 gets an escape of JSON.
+            unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")
         screen.print(f"wrote {output}")
 
 

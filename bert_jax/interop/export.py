@@ -35,6 +35,7 @@ from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import run_record
+from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.train_step.state import TrainState
 from data_pipeline.io import Refused
 from data_pipeline.io.address import is_address
@@ -108,6 +109,8 @@ def parse_target(address: str) -> Target:
         is_folder = place.endswith("/") or folder.is_dir()
         folder, prefix = (folder, CHECKPOINT) if is_folder else (folder.parent, folder.name)
     target = Target(scheme, folder, prefix)
+    if scheme == load.ORBAX:
+        workdir_lib.open_local_workdir(folder)
     check_new_folder(target.destination)
     return target
 
@@ -213,7 +216,7 @@ def write(
             missing = find_missing(checkpoint, target)
             name = name or target.folder.resolve().name
             card = model_card.render(checkpoint, name, initialized, missing, has_tokenizer)
-            (files / CARD).write_text(card, encoding="utf-8")
+            (files / CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
         elif target.scheme == GOOGLE:
             tf1.write(checkpoint, files / target.prefix)
         else:

@@ -36,7 +36,7 @@ from bert_jax.runtime import profiler, workdir_lock
 from bert_jax.runtime.run_record import CHECKPOINTS, FILE, RECORDS
 from bert_jax.runtime.workdir_lock import Lease
 from data_pipeline.io import Refused, small_files
-from data_pipeline.io.address import expand_home, is_address, use_one_driver
+from data_pipeline.io.address import check_utf8, expand_home, is_address, use_one_driver
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.bucket import Bucket
 from data_pipeline.io.errors import explain_errors
@@ -188,7 +188,9 @@ class Workdir:
 
 
 def open_local_workdir(folder: pathlib.Path) -> Workdir:
-    """Return the Workdir of a local folder."""
+    """Return the Workdir of a local folder; raise Refused for a path that JAX cannot open."""
+    need = "JAX cannot open; rename the folder, or give another"
+    check_utf8(os.path.abspath(folder), "the workdir is", need)
     return Workdir(folder, str(folder), folder / CHECKPOINTS)
 
 

@@ -3,10 +3,12 @@
 A file's format follows from its extension. In a tsv, as GLUE publishes it, a quotation mark is an
 ordinary character (many rows have only half of a pair), there may be a byte order mark or no
 header, and only a line feed ends a row: other line breaks of Unicode occur within sentences. The
-first line of a csv shows what separates its columns: commas, else semicolons, tabs or bars.
+first line of a csv shows what separates its columns: commas, else semicolons, tabs or bars. A
+negative class label of Hugging Face's `datasets` in Parquet is a missing one.
 """
 
 import codecs
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -19,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert_jax.config.schema import TaskOptions
-from bert_jax.tasks.labels import is_header
+from bert_jax.tasks.labels import fold_text, is_header
 from data_pipeline.io import Refused, small_files
 from data_pipeline.io.address import expand_home
 from data_pipeline.io.compression import COMPRESSED
@@ -39,6 +41,7 @@ _JSON_FORM = "each line is one row's JSON object: jq -c '.[]' FILE writes the ro
 _SHOWN_CHARACTERS = 60
 _SHOWN_ROWS = 3
 _QUOTED = re.compile(r'"(?:[^"]*+"")++[^"]*+"')  # a quotation mark in it is doubled
+_NO_COINCIDENCE = 5  # texts with a comma, and without one, that show how a tsv is quoted
 _PARQUET_ROWS = 64  # rows in memory at once: a file of some hundred bytes may hold long texts
 
 _READABLE = (
@@ -122,18 +125,30 @@ def check_columns(
             state = f"{names.count(name)} columns" if name in names else "no column"
             if len(names) == 1 and (marks := re.findall("[,;|\t]", names[0])):
                 how_to_fix = f"{marks[0]!r} separates them, and a .csv needs commas, a .tsv tabs"
+            alike = [other for other in names if fold_text(other) == fold_text(name)]
+            if alike and name not in names:
+                how_to_fix = f"{alike[0]!a} only looks like it: rename that column"
             raise Refused(
                 f"{path} has {state} {name!r}; its columns are {list_names(names)}; the "
                 f"task reads {', '.join(wanted)}: {how_to_fix}"
             )
 
 
-def split_rows(path: pathlib.Path, suffix: str = TSV) -> Iterator[tuple[int, list[str]]]:
-    """Yield the fields of each row of a tsv or csv that is not blank, and the row's first line."""
+def split_rows(
+    path: pathlib.Path, suffix: str = TSV, wanted: Sequence[str] = ()
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the fields of each row of a tsv or csv that is not blank, and the row's first line.
+
+    A csv's columns are separated by the mark that finds the wanted ones, else by the first mark of
+    its first line.
+    """
     if suffix == CSV:
         lines = (line for _, line in decode_lines(path))
         first = next(lines, "")
-        mark = next((mark for mark in ",;\t|" if mark in first), ",")
+        marks = [mark for mark in ",;\t|" if mark in first] or [","]
+        header = first.rstrip("\r\n")
+        named = (m for m in marks if {*wanted} <= {name.strip('"') for name in header.split(m)})
+        mark = next(named, marks[0])
         yield from read_fields(str(path), itertools.chain([first], lines), mark)
         return
     for number, line in decode_lines(path):
@@ -192,17 +207,24 @@ def check_not_header(path: pathlib.Path, number: int, row: Mapping[str, object])
 
 
 def refuse_quoted(columns: Columns) -> None:
-    """Refuse a text of a tsv that has doubled quotation marks between two, as csv writes it."""
+    """Refuse a text of a tsv that has doubled quotation marks between two, as csv writes it.
+
+    So is a column in which a text is in quotation marks if and only if it has a comma: Excel's.
+    """
     if find_suffix(columns.path) != TSV:
         return
     for name, texts in columns.values.items():
-        for index, text in enumerate(texts):
-            if _QUOTED.fullmatch(text):
-                raise Refused(
-                    f"{columns.place(index)} has a text under {name!r} that is quoted as csv "
-                    f"quotes it, {text!r:.60}, and quotation marks in a tsv are part of the text; "
-                    "write the table as a .csv with commas"
-                )
+        quoted = [index for index, text in enumerate(texts) if _QUOTED.fullmatch(text)]
+        commas = [index for index, text in enumerate(texts) if "," in text]
+        marked = [i for i, text in enumerate(texts) if len(text) > 1 and text[0] == text[-1] == '"']
+        if marked == commas and min(len(commas), len(texts) - len(commas)) >= _NO_COINCIDENCE:
+            quoted = commas
+        if quoted:
+            raise Refused(
+                f"{columns.place(quoted[0])} has a text under {name!r} that is quoted as csv "
+                f"quotes it, {texts[quoted[0]]!r:.60}, and quotation marks in a tsv are part of "
+                "the text; write the table as a .csv with commas"
+            )
 
 
 def read_rows(
@@ -230,7 +252,7 @@ def read_rows(
         rows = _json_rows(path, wanted, how_to_fix)
     elif suffix == PARQUET:
         batches = read_parquet_batches(path, wanted, how_to_fix, list(dict.fromkeys(wanted)))
-        rows = enumerate((row for batch in batches for row in batch.to_pylist()), 1)
+        rows = enumerate(itertools.chain.from_iterable(map(_list_rows_of, batches)), 1)
     else:
         raise Refused(
             f"{path} ends in {suffix!r}; a table is known by its extension, one of "
@@ -241,7 +263,7 @@ def read_rows(
         yield number, row
 
 
-def read_column_names(path: pathlib.Path) -> list[str]:
+def read_column_names(path: pathlib.Path, wanted: Sequence[str] = ()) -> list[str]:
     """Return the names of a table's columns; none of JSON lines whose first line is no object."""
     suffix = find_suffix(path)
     if suffix == PARQUET:
@@ -250,7 +272,7 @@ def read_column_names(path: pathlib.Path) -> list[str]:
     if suffix in JSON_LINES:
         _, line = next(decode_lines(path), (1, ""))
         return list(small_files.parse_json(line.encode(), path)) if line.startswith("{") else []
-    return next(split_rows(path, suffix), (0, []))[1]
+    return next(split_rows(path, suffix, wanted), (0, []))[1]
 
 
 def find_suffix(path: pathlib.Path) -> str:
@@ -298,7 +320,7 @@ def _read_delimited_rows(
 ) -> Rows:
     """Yield the rows of a tsv or csv with the line that each begins in; a row may span lines."""
     names: Sequence[str] = ()
-    for number, fields in split_rows(path, suffix):
+    for number, fields in split_rows(path, suffix, wanted):
         if not names:
             fitting = [
                 header
@@ -376,6 +398,18 @@ def read_parquet_batches(
                 ) from error
             yield batch
             first += len(batch)
+
+
+def _list_rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return the rows; null for a class label below 0, by which `datasets` writes a missing one."""
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    metadata = (batch.schema.metadata or {}).get(b"huggingface", b"{}")
+    with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
+        features = small_files.parse_json(metadata, "metadata")["info"]["features"]
+        labels = [key for key, each in features.items() if each.get("_type") == "ClassLabel"]
+        for row in rows:
+            row |= {name: None for name in labels if (row.get(name) or 0) < 0}
+    return rows
 
 
 def split_file(options: TaskOptions, split: str, names: Sequence[str]) -> pathlib.Path | None:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from data_pipeline.io import Refused
 
 _NUMBER = re.compile(r"[+-]?(\d++\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
-_MISSING = ("nan", "null", "none", "na", "n/a", "<na>", "nat")  # spellings in programs
+# Spellings of a missing value in programs, "#n/a" in Excel, and in data sets, "-" in SNLI.
+_MISSING = ("nan", "-nan", "null", "none", "na", "n/a", "<na>", "nat", "#n/a", ".", "?", "-")
 # A label equal to its column's name is taken for a repeated header up to this share of rows.
 _HEADER_SHARE = 0.05
 # Cyrillic and Greek letters that look like Latin letters, and signs with a plain form that NFKC
@@ -67,7 +68,9 @@ def check_labels(labels: Iterable[tuple[str, str]], column: str) -> tuple[str, .
         findings.append(
             f"{describe(*alike)} differ in upper and lower case alone: are they one class?"
         )
-    if missing := [label for label in counts if _fold_case(label) in _MISSING]:
+    names = {*_MISSING} - {"-" if "+" in counts else ""}
+    names |= {"-1"} if {"0", "1", "2"} <= counts.keys() else set()
+    if missing := [label for label in counts if _fold_case(label) in names]:
         findings.append(
             f"{describe(*missing)} may be a missing label, and is learned as a class: remove "
             "such rows if it is"

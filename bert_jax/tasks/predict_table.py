@@ -25,6 +25,7 @@ from bert_jax.tasks.predicting import (
     probabilities,
     reread,
 )
+from bert_jax.tasks.table import format_numbers
 from bert_jax.tasks.table_pieces import TablePiece, TableWriter
 from bert_jax.tasks.task import CHOOSE, REGRESS
 from data_pipeline.io import Refused
@@ -32,7 +33,6 @@ from data_pipeline.io.atomic import new_file
 from data_pipeline.io.small_files import list_names
 
 PREDICTION, PROBABILITY = "prediction", "probability"
-_MAX_DIGITS = 6  # significant digits of a predicted number
 
 
 def choose_columns(
@@ -125,11 +125,11 @@ class TablePredictor:
         """Return the columns of predictions by name."""
         layer = self._layer
         if layer.kind == REGRESS:
-            values = logits[:, 0].astype(np.float64) * layer.deviation + layer.mean
+            texts = format_numbers(logits, layer.mean, layer.deviation)
+            numbers = np.array(texts, np.float64)
             if layer.options.task == "stsb":
-                values = np.clip(values, STSB_MIN, STSB_MAX)
-            numbers = [float(f"{value:.{_MAX_DIGITS}g}") for value in values]
-            return {PREDICTION: pa.array(numbers, pa.float64())}
+                numbers = np.clip(numbers, STSB_MIN, STSB_MAX)
+            return {PREDICTION: pa.array(numbers)}
         best, shares = logits.argmax(axis=1), probabilities(logits)
         names = [self._classes[number] for number in best]
         predicted = pa.array(best) if layer.kind == CHOOSE else pa.array(names, pa.string())

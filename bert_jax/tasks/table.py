@@ -67,8 +67,7 @@ class TableTargets:
     def columns(self, logits: np.ndarray) -> dict[str, list[str]]:
         """Return the columns to write: predicted numbers, or classes and their probabilities."""
         if not self.names:
-            values = logits[:, 0].astype(np.float64) * self.deviation + self.mean
-            return {"prediction": [f"{value:.6g}" for value in values]}
+            return {"prediction": format_numbers(logits, self.mean, self.deviation)}
         from scipy import special  # imported here: --help and refusals do not need it
 
         probabilities = special.softmax(logits.astype(np.float64), axis=1).max(axis=1)
@@ -76,6 +75,16 @@ class TableTargets:
             "prediction": [self.names[number] for number in logits.argmax(axis=1)],
             "probability": [f"{probability:.4f}" for probability in probabilities],
         }
+
+
+def format_numbers(logits: np.ndarray, mean: float, deviation: float) -> list[str]:
+    """Write predicted numbers, with six digits and as many more as the mean has over the deviation.
+
+    Six alone would write all numbers around a large mean, such as times in seconds, as one.
+    """
+    digits = 5 + len(f"{abs(mean / (deviation or 1.0)):.0f}")
+    values = logits[:, 0].astype(np.float64) * deviation + mean
+    return [f"{value:.{digits}g}" for value in values]
 
 
 def learn_classes(train: Columns, dev: Columns, column: str) -> TableTargets:

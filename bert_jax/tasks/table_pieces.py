@@ -100,7 +100,7 @@ def open_table(
     if not rows:
         raise Refused(f"{path} has no rows; copy or download it again")
     # The output could not tell two columns of the same name apart.
-    header = [] if find_suffix(path) in JSON_LINES else read_column_names(path)
+    header = [] if find_suffix(path) in JSON_LINES else read_column_names(path, wanted)
     twice = [name for name in header if header.count(name) > 1]
     if twice and set(wanted) <= set(header):  # otherwise the first row has no names
         raise Refused(
@@ -265,21 +265,24 @@ class TableWriter:
             for name, kind in kinds.items()
         ]
         table = pa.Table.from_pylist(rows, pa.schema(fields))
-        for name in (name for name, kind in kinds.items() if pa.types.is_nested(kind)):
-            kept = table.column(name).to_pylist()
-            if not all(_has_keys(each, row[name]) for each, row in zip(kept, rows, strict=True)):
-                raise TypeError(f"objects under {name!r} have keys that are new")
+        for name in (field.name for field in fields if not pa.types.is_string(field.type)):
+            for kept, row in zip(table.column(name).to_pylist(), rows, strict=True):
+                if not _is_kept(kept, row[name]):
+                    raise TypeError(f"{row[name]!r:.60} under {name!r} would be changed")
         return table
 
 
-def _has_keys(kept: Any, value: Any) -> bool:
-    """Return whether a value that went through Arrow has all keys of the one from JSON."""
+def _is_kept(kept: Any, value: Any) -> bool:
+    """Return whether a value that went through Arrow is the one from JSON; 1.5 may become 1."""
     if isinstance(value, Mapping):
         return all(
-            each is None or (name in kept and _has_keys(kept[name], each))
+            each is None or (name in kept and _is_kept(kept[name], each))
             for name, each in value.items()
         )
-    return not isinstance(value, list) or all(map(_has_keys, kept, value))
+    if isinstance(value, list):
+        return all(map(_is_kept, kept, value))
+    is_bool = isinstance(value, bool) == isinstance(kept, bool)
+    return (kept == value and is_bool) or value != value  # NaN
 
 
 def format_tsv_line(cells: Iterable[str]) -> str:

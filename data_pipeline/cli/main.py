@@ -16,6 +16,7 @@ import errno
 import io
 import os
 import pathlib
+import select
 import shlex
 import shutil
 import signal
@@ -174,9 +175,13 @@ class _Output(io.FileIO):
     _has_reader = True
 
     def write(self, data: Any) -> int:
+        rest = memoryview(data)
         try:
-            if self._has_reader:
-                return super().write(data)
+            while rest and self._has_reader:
+                count = super().write(rest)
+                if count is None:  # another program made the pipe non-blocking, and it is full
+                    select.select([], [self], [])
+                rest = rest[count or 0 :]
         except OSError as error:
             if error.errno in _NO_READER:
                 self._has_reader = False
@@ -185,7 +190,7 @@ class _Output(io.FileIO):
                 os.close(null)
             elif self.fileno() == 1:
                 raise
-        if self.fileno() == 1 and _state["ends_with_reader"]:
+        if rest and self.fileno() == 1 and _state["ends_with_reader"]:
             raise ReaderLeft
         return memoryview(data).nbytes
 

@@ -27,6 +27,15 @@ def expand_home(name: str, place: str) -> pathlib.Path:
         ) from None
 
 
+def check_utf8(place: str, subject: str, need: str) -> None:
+    """Raise Refused for a path that is not UTF-8: SUBJECT PATH, a name ..., which NEED."""
+    try:
+        place.encode()
+    except UnicodeEncodeError as error:
+        name = os.fsencode(place).decode("utf-8", "backslashreplace")
+        raise Refused(f"{subject} {name}, a name that is not UTF-8, which {need}") from error
+
+
 def open_filesystem(address: str) -> tuple[Any, str]:
     """Return fsspec's file system for an address (fsspec has no types), and the path within it.
 

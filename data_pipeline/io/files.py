@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
 from data_pipeline.io import Refused, small_files
-from data_pipeline.io.address import is_address, open_filesystem
+from data_pipeline.io.address import check_utf8, is_address, open_filesystem
 from data_pipeline.io.errors import explain_errors
 
 # Bytes that one request fetches from a bucket. A request takes about 50 ms, however small it is.
@@ -76,13 +76,7 @@ def identify(flag: str, file: StoredFile) -> str:
     Raises Refused, with the flag that names the file, if its name is not UTF-8.
     """
     address = file.address
-    try:
-        address.encode()
-    except UnicodeEncodeError as error:
-        name = os.fsencode(address).decode("utf-8", "backslashreplace")
-        raise Refused(
-            f"{flag} has {name}, a name that is not UTF-8, which no store can keep; rename the file"
-        ) from error
+    check_utf8(address, f"{flag} has", "no store can keep; rename the file")
     return address if is_address(address) else os.path.realpath(address)
 
 

@@ -166,7 +166,9 @@ def test_a_search_is_scored_by_the_vectors_that_features_writes(forked, small, t
     shutil.copytree(small / "checkpoint", tmp_path / "model")
     (tmp_path / "model" / "modules.json").write_text('[{"type": "Normalize", "path": ""}]')
     given = f"--checkpoint=hf:{tmp_path}/model"
-    flags = [f"--retrieval={tmp_path}", "--split=dev", "--pool=cls", "--normalize=false", "--int8"]
+    searched = tmp_path / ("\udce9" if sys.platform == "linux" else "link")  # no UTF-8
+    searched.symlink_to(tmp_path)
+    flags = [f"--retrieval={searched}", "--split=dev", "--pool=cls", "--normalize=false", "--int8"]
     out = forked("bert_jax.evaluate", given, *flags, f"--output={tmp_path / 'o.jsonl'}").stdout
     assert "modules.json takes --pool=mean --normalize" in " ".join(out.split())
 

@@ -53,7 +53,7 @@ class SquadFile:
     @property
     def has_unanswerable(self) -> bool:
         """Return whether the file is SQuAD 2.0, by its version or a question without answers."""
-        if self.version.removeprefix("v").startswith("2"):
+        if re.fullmatch(r"v?2(\.0)?", self.version):  # not a date, as other data sets have
             return True
         return any(not question.answers for question in self.questions())
 
@@ -148,13 +148,14 @@ def find_answer_span(context: str, answer: Answer) -> tuple[int, int] | None:
     """Find an answer in its context: first character, one after the last; None if not found.
 
     As in run_squad.py, the answer may begin elsewhere within the words at answer_start, and its
-    white space may differ; beyond those words it is not searched for.
+    white space may differ; beyond those words it is not searched for. Several places of it within
+    them, as in a text without spaces, are told apart by answer_start: the nearest is taken.
 
     Source: run_squad.py@eedf5716ce read_squad_examples.
     """
     start, words = answer.answer_start, answer.text.split()
     end = start + len(answer.text)
-    if not words or start < 0 or end > len(context):
+    if not words or not 0 <= start < len(context):
         return None
     if context[start:end] == answer.text:
         return start, end
@@ -162,5 +163,8 @@ def find_answer_span(context: str, answer: Answer) -> tuple[int, int] | None:
         start -= 1
     while end < len(context) and not context[end].isspace():
         end += 1
-    match = re.search(r"\s+".join(map(re.escape, words)), context[start:end])
-    return (start + match.start(), start + match.end()) if match else None
+    places = [
+        (start + match.start(), start + match.end())
+        for match in re.finditer(r"\s+".join(map(re.escape, words)), context[start:end])
+    ]
+    return min(places, key=lambda place: abs(place[0] - answer.answer_start), default=None)

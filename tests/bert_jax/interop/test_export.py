@@ -5,6 +5,7 @@ import json
 import pathlib
 import re
 import shlex
+import sys
 import types
 
 import jax
@@ -84,6 +85,14 @@ def test_hugging_face_gets_the_tokenizer(hugging_face):
     card = (hugging_face / "README.md").read_text()
     assert "# hf\n" in card and "BertForPreTraining.from_pretrained('hf')" in card
     assert "| width, heads | 14, 2 |" in card and "/tmp" not in card
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_an_export_may_have_a_name_that_is_not_utf8(whole, tmp_path):
+    export(whole, f"hf:{tmp_path}/caf\udce9")
+    (card,) = tmp_path.glob("*/README.md")
+    assert "# caf\\udce9\n" in card.read_text()
 
 
 @pytest.mark.long
@@ -237,6 +246,7 @@ def test_nothing_is_exported_that_would_be_computed_otherwise(changes, is_nan, w
         ("exports/mine", "must name the format: hf:DIR"),
         ("hf:", "must name the format"),
         ("hf:gs://bucket/mine", "written to a local folder"),
+        ("orbax:{}/caf\udce9", "is not UTF-8, which JAX cannot open"),
         ("hf:{}", "--to is .*, a folder with other files; give a new folder, or empty it first"),
         ("google:{}/bert_model.ckpt", "a folder with other files"),
     ],

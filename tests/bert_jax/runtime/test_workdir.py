@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import sys
 import types
 
 import fsspec
@@ -142,6 +143,18 @@ def test_a_file_too_large_for_one_of_a_run_is_refused_before_it_is_read(
 def test_scratch_in_a_home_that_nobody_knows_is_refused(memory):
     with pytest.raises(Refused, match=r"^--scratch is ~no\.body/a, .*; give a path without ~$"):
         open_workdir(RUN, "~no.body/a", 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_a_folder_that_jax_cannot_open_is_refused_and_a_link_to_it_is_not(tmp_path, monkeypatch):
+    folder = tmp_path / "caf\udce9"
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    assert open_workdir(str(tmp_path / "link"), "", 0).home == tmp_path / "link"
+    monkeypatch.chdir(folder)
+    for place in (str(folder / "run"), "run"):
+        with pytest.raises(Refused, match=r"^the workdir is /.*/caf\\xe9/run, .*; rename the fol"):
+            open_workdir(place, "", 0)
 
 
 def test_other_processes_fetch_and_publish_their_stacks_alone(memory, tmp_path):

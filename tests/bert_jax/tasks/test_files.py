@@ -86,6 +86,14 @@ def test_the_first_line_of_a_csv_shows_what_separates_its_columns(tmp_path, mark
     assert columns.values == {"text": [f"fi{mark}ne"], "label": ["1"]}
 
 
+@pytest.mark.parametrize("name", ['"score, of 5; or more"', "score (0,5)"])
+def test_a_mark_within_the_name_of_a_csvs_column_separates_nothing(tmp_path, name):
+    path = tmp_path / "rows.csv"
+    path.write_text(f'text;{name};label\n"fi;ne";3,5;1\n')
+    assert read_columns(path, ["text", "label"]).values == {"text": ["fi;ne"], "label": ["1"]}
+    assert read_column_names(path, ["text"]) == ["text", name.strip('"'), "label"]
+
+
 def test_another_mark_between_the_columns_of_a_tsv_is_named(tmp_path):
     with pytest.raises(ValueError, match=re.escape(": ';' separates them")):
         read_columns(written(tmp_path, b"text;label\nfine;1\n"), ["text", "label"])
@@ -124,6 +132,10 @@ HEADER = b"sentence\tlabel\n"
         (
             b"text\tlabel\nhi\t1\n",
             r"rows\.tsv has no column 'sentence'; its columns are text, label; the task reads",
+        ),
+        (
+            b"sentence\tlabel \xe2\x80\x8b\nhi\t1\n",
+            r"task reads sentence, label: 'label \\u200b' only looks like it: rename that column",
         ),
         (HEADER + b"hi\t1\nyou\n", r"rows\.tsv row 3 has 1 fields and not 2 \(sentence, l"),
         (HEADER + b"hi\t1\t2\n", r"row 2 has 3 fields and not 2 .* begins 'hi\\\\t1\\\\t2'"),

@@ -1,5 +1,6 @@
 """Labels that a person reads as one, missing ones, and headers within the rows."""
 
+import contextlib
 import csv
 import json
 import time
@@ -68,6 +69,8 @@ def test_cells_of_many_digits_or_quotation_marks_take_linear_time(tmp_path):
         ("1", "2", "10"),
         ("a", "b"),
         ("1.1", "1.2"),
+        ("-1", "0", "1"),
+        ("+", "-"),
         (CAFE, "cafe"),
         ("\u9ad8", "\u4f4e"),
         ("\U0001faea", "\U0001fadf"),
@@ -83,6 +86,9 @@ def test_other_labels_are_classes(labels):
         (("True", "true", "false"), "'True' (1 rows, the first row 2) and 'true'"),
         (("nan", "a"), "'nan' (1 rows, the first row 2) may be a missing label"),
         (("a", "None", "NULL"), "'None' (1 rows, the first row 3) and 'NULL'"),
+        (("#N/A", "a"), "'#N/A' (1 rows, the first row 2) may be a missing label"),
+        (("neutral", "-"), "'-' (1 rows, the first row 3) may be a missing label"),
+        (("0", "1", "2", "-1"), "'-1' (1 rows, the first row 5) may be a missing label"),
         (("a", "b", "Label"), "'Label' (1 rows, the first row 4) is the name of its column"),
     ],
 )
@@ -142,6 +148,31 @@ def test_a_tsv_quoted_as_csv_is_refused_and_other_quotes_are_text(tmp_path):
     assert published(path).total == len(texts)  # GLUE's files are read as published
 
 
+@pytest.mark.parametrize(
+    ("with_comma", "without", "is_refused"),
+    [
+        ('"One, two"', "three", True),
+        ("One, two", "three", False),
+        ('"One, two"', '"three"', False),
+        ('"One, two', "three", False),
+    ],
+)
+def test_a_tsv_of_excel_that_quotes_texts_with_commas_is_refused(
+    tmp_path, with_comma, without, is_refused
+):
+    path = tmp_path / "a.tsv"
+    for rows in (4, 5):
+        path.write_text("\n".join(["text", *[with_comma] * rows, *[without] * 5]))
+        columns = read_columns(path, ["text"])
+        words = "row 2 has a text under 'text' that is quoted as csv quotes it, '\"One, two\"'"
+        with (
+            pytest.raises(Refused, match=words)
+            if is_refused and rows == 5
+            else contextlib.nullcontext()
+        ):
+            refuse_quoted(columns)
+
+
 def test_missing_texts_are_empty_and_known_by_their_rows(tmp_path):
     lines = [{"text": "a"}, {"text": None}, {"text": float("nan")}, {"text": ""}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -149,6 +180,22 @@ def test_missing_texts_are_empty_and_known_by_their_rows(tmp_path):
     columns = read_columns(tmp_path / "a.jsonl", ["text"])
     assert columns.values == {"text": ["a", "", "", ""]} and columns.missing_rows == [2, 3]
     assert read_columns(tmp_path / "a.parquet", ["text"]).missing_rows == [2]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "labels"),
+    [
+        ('{"info": {"features": {"label": {"names": ["no"], "_type": "ClassLabel"}}}}', "0,,,2"),
+        ('{"info": {"features": {"label": {"dtype": "int64", "_type": "Value"}}}}', "0,,-1,2"),
+        ('{"info": {"features": null}}', "0,,-1,2"),
+        ("[", "0,,-1,2"),
+    ],
+)
+def test_a_class_label_of_datasets_below_0_is_missing(tmp_path, metadata, labels):
+    table = pa.table({"text": ["a", "b", "c", "d"], "label": [0, None, -1, 2]})
+    pq.write_table(table.replace_schema_metadata({"huggingface": metadata}), tmp_path / "a.parquet")
+    columns = read_columns(tmp_path / "a.parquet", ["text", "label"])
+    assert columns.values["label"] == labels.split(",")
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,21 @@ def test_numbers_are_learned_in_deviations_and_predicted_in_their_own_units(tmp_
     assert path.read_text() == f"row\tprediction\n1\t30\n2\t{30 + deviation:.6g}\n"
 
 
+@pytest.mark.parametrize(
+    ("mean", "deviation", "texts"),
+    [
+        (300.0, 40.0, ["300", "326.667"]),
+        (-0.002, 0.001, ["-0.002", "-0.00133333"]),
+        (1.7e9, 60.0, ["1700000000", "1700000040"]),
+        (1.7e9, -60.0, ["1700000000", "1699999960"]),
+        (5.0, 0.0, ["5", "5"]),  # a model of others
+    ],
+)
+def test_numbers_are_written_as_finely_as_they_are_learned(mean, deviation, texts):
+    logits = np.array([[0.0], [2 / 3]], np.float32)
+    assert table.format_numbers(logits, mean, deviation) == texts
+
+
 def test_numbered_classes_are_in_the_order_of_their_numbers(tmp_path, vocabulary):
     write_both(tmp_path, ".jsonl")
     stars = "".join(json.dumps({"t": "a cat", "n": n}) + "\n" for n in (10, 9, 2, 10))

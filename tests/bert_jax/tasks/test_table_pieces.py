@@ -171,14 +171,19 @@ def test_rows_of_json_may_differ_in_their_keys(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
-        ({"x": 1}, {"x": 2, "z": 1}, "objects under 'more' have keys that are new"),
-        ([{"x": {"y": 1}}], [{"x": {"z": 1}}], "objects under 'more' have keys that are new"),
+        ({"x": 1}, {"x": 2, "z": 1}, "{'x': 2, 'z': 1} under 'more' would be changed"),
+        ([{"x": {"y": 1}}], [{"x": {"z": 1}}], "under 'more' would be changed"),
+        (1, 1.5, "1.5 under 'more' would be changed"),
+        ([1], [2, 1.5], "under 'more' would be changed"),
+        (0.5, True, "True under 'more' would be changed"),
         ({}, {}, "no child field"),
+        (0.5, 2, None),
+        (float("inf"), float("nan"), None),
         ({"x": 1, "y": [{"z": 2}]}, {"x": None, "z": None}, None),
         ([{"x": 1}], None, None),
     ],
 )
-def test_objects_of_json_lose_no_key_in_parquet(tmp_path, monkeypatch, first, second, words):
+def test_values_of_json_lose_nothing_in_parquet(tmp_path, monkeypatch, first, second, words):
     monkeypatch.setattr(table_pieces, "PIECE_ROWS", 1)
     rows = [{"text": "a", "more": first}, {"text": "b", "more": second}]
     source = write_table(tmp_path / "in.jsonl", rows)

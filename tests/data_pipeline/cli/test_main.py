@@ -127,6 +127,20 @@ def test_help_needs_no_reader_where_the_work_does():
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_pipe_that_does_not_block_gets_all_output(unbuffered):
+    code = "from data_pipeline.cli import main; main.outlive_readers(); print('x' * 300_000)"
+    opened, written = os.pipe()
+    os.set_blocking(written, False)
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=written, env=env, cwd=ROOT) as ran:
+        os.close(written)
+        with os.fdopen(opened, "rb") as pipe:
+            assert len(pipe.read()) == 300_001
+    assert ran.returncode == 0
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "ascii:surrogateescape"])  # as the C locale's
 def test_a_character_that_the_screen_lacks_is_shown_by_its_number(encoding):
     code = "from data_pipeline.cli import main; main.outlive_readers(); print('\\u00e9\\udcff')"

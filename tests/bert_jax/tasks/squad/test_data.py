@@ -33,6 +33,8 @@ def test_plain_and_compressed_files_say_the_same(tmp_path):
     assert [question.id for question in one.questions()] == ["q1"]
     assert next(one.questions()).answers == (Answer("Ann", 0),)
     assert not one.has_unanswerable
+    for version, is_2 in (("v2.0", True), ("2.0", True), (2, True), ("2023-05-01", False)):
+        assert read_squad(stored(tmp_path, document(QA, version=version))).has_unanswerable is is_2
     numbered = stored(tmp_path, document({**QA, "id": 2**40}, {**QA, "id": "b"}))  # some files do
     assert [question.id for question in read_squad(numbered).questions()] == [str(2**40), "b"]
 
@@ -99,6 +101,7 @@ def test_mistakes_are_named_by_place(tmp_path, content, words):
         # Beside its place, in the same words: run_squad.py finds it there.
         ("1895", 10, (11, 15)),
         ("Smith", 5, (4, 9)),
+        ("Bonn", 34, (33, 37)),
         # White space may be another, and the place is that of the words.
         ("born in", 23, (23, 32)),
         # In other words of the text, or in none.
@@ -115,3 +118,10 @@ def test_where_an_answer_stands(text, answer_start, expected):
     assert find_answer_span(context, Answer(text, answer_start)) == expected
     if expected:
         assert context[slice(*expected)].split() == text.split()
+
+
+def test_an_answer_counted_in_utf_16_is_the_nearest_one_where_no_spaces_separate_words():
+    context = "東京は大きい。😀東京の人口は東京都が数える。"
+    for place in (0, 8, 14):
+        counted = len(context[:place].encode("utf-16-le")) // 2
+        assert find_answer_span(context, Answer("東京", counted)) == (place, place + 2)
