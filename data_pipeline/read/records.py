@@ -17,6 +17,7 @@ _SHOWN_CHARACTERS = 40
 _MAX_ROW_CHARS = 4 * MAX_DOCUMENT_BYTES  # a row of a table has other columns than its text
 _OPEN = "unexpected end of data"  # csv's error for a quote that does not close
 _DIALECT_CHARS = 1 << 15  # a table's start shows how it is written
+_UNQUOTED_CHARS = 1 << 22  # of a tsv: the first quote shows whether texts are quoted
 # Candidates for the delimiter; the one that finds the column of the text is used.
 _DELIMITERS = {"csv": ",;\t|", "tsv": "\t"}
 
@@ -129,7 +130,7 @@ def read_table(address: str, lines: Iterable[str], kind: str, text_key: str) -> 
     for a quote that does not close.
     """
     lines = iter(lines)
-    head, is_cut = _take_head(lines)
+    head, is_cut = _take_head(lines, kind)
     delimiter, quoting = _find_dialect(address, head, kind, text_key)
     lines = itertools.chain(head, _end_head() if is_cut else lines)
     rows = read_fields(address, _end_lines(lines), delimiter, quoting)
@@ -150,15 +151,20 @@ def read_table(address: str, lines: Iterable[str], kind: str, text_key: str) -> 
         yield split_paragraphs(f"{address} row {number}", fields[place])
 
 
-def _take_head(lines: Iterator[str]) -> tuple[list[str], bool]:
-    """Take the first lines; return them, and whether they are all that a cut head has."""
+def _take_head(lines: Iterator[str], kind: str) -> tuple[list[str], bool]:
+    """Take the first lines, in a tsv also those up to a quote and as many after it.
+
+    Return them, and whether they are all that a cut head has.
+    """
     head: list[str] = []
-    chars = 0
+    chars, most = 0, _UNQUOTED_CHARS if kind == "tsv" else _DIALECT_CHARS
     try:
         for line in lines:
             head.append(line)
+            if '"' in line:
+                most = min(most, chars + _DIALECT_CHARS)
             chars += len(line) + 1
-            if chars > _DIALECT_CHARS:
+            if chars > most:
                 break
     except HeadEndsError:
         return head, True
@@ -231,19 +237,24 @@ def _try_dialect(
 ) -> tuple[int, list[str]]:
     """Return how badly a dialect fits, and the names of the columns by it.
 
-    0: all rows have the same width; 1: they do without quoting; 2: a quoted text is open at the
-    head's end; 3: the rows differ, or a quote does not close.
+    0: all rows have the same width, and quotes are doubled, as by a writer that quotes; 1: they
+    have it without quoting; 2: they have it with quoting, or a quoted text is open at the head's
+    end; 3: the rows differ, or a quote does not close. Of a single column 1 says nothing.
     """
     names: list[str] = []
-    fits = True
+    fits, is_joined = True, False
     try:
         for _, fields in read_fields(address, _end_lines(head), delimiter, quoting):
             names = names or fields
             fits &= len(fields) == len(names)
+            is_joined |= any("\n" in field for field in fields)
     except Refused as error:
         is_open = _OPEN in str(error)
         return (2 if fits and is_open and names else 3), names
-    return (int(quoting == csv.QUOTE_NONE) if fits else 3), names
+    if not fits or quoting == csv.QUOTE_NONE:
+        return (1 if fits else 3), names
+    is_quoted = len(names) == 1 or (not is_joined and any('""' in line for line in head))
+    return (0 if is_quoted else 2), names
 
 
 def _check_columns(address: str, names: list[str], text_key: str) -> int:
