@@ -71,6 +71,9 @@ LAYOUTS = {
     "srt": (b"\n1\r\n00:00:01,600 --> 00:00:04,200\r\nHi.\r\n", "subtitles"),
     "conllu": (b"# text = Hi.\n1\tHi\thi\tINTJ\t_\t_\t0\troot\t_\tSpaceAfter=No\n", "CoNLL"),
     "two words": (b"1-2\tIm" + b"\t_" * 8 + b"\r\n1\tIn" + b"\t_" * 8 + b"\r\n", "CoNLL"),
+    "leipzig": (b"1\tIt rained.\n2\tShe left.\n3\tHe came.\n", "running number"),
+    "cat -n": (b"     1\tOne.\r\n     2\t\r\n     3\tTwo.\r\n", "running number"),
+    "index": (b"0\tOne.\n1\tTwo.\n2\tThree.\n3\tFour.\n", "running number"),
     "conll 2003": (b"-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\n", "CoNLL"),
 }
 
@@ -113,6 +116,7 @@ def test_text_that_is_mostly_tags_is_markup(name):
         b"WEBVTT is a format of subtitles.\n",
         b"1\n00:00 is midnight.\n",
         b"# A heading\n1\tone\tword\n",
+        b"1\tThe first.\n2\tThe second.\nThat is all.\n",
         b"-DOCSTART- is a line of CoNLL 2003 that opens a document.\n",
     ],
 )
