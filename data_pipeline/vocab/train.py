@@ -53,6 +53,7 @@ _RULES = {True: "nmt_nfkc_cf", False: "nmt_nfkc"}
 _SENTENCEPIECE_THREADS = 16  # a constant: sums over threads, and with them the model, depend on it
 _SENTENCEPIECE_SPECIAL = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
 _MAX_SENTENCE_BYTES = 1 << 16  # SentencePiece skips longer texts
+_RESERVED = "\u2585"  # and texts with this block, its trainer's sign for what it does not know
 
 ReadText = Callable[[], Iterable[str]]
 
@@ -264,7 +265,7 @@ def train_sentencepiece(
 
 def _cut_long(texts: Iterable[str]) -> Iterator[str]:
     """Yield texts, longer ones in parts of _MAX_SENTENCE_BYTES: a script may mark no sentences."""
-    for text in texts:
+    for text in (text.replace(_RESERVED, " ") for text in texts):
         if len(text.encode(errors="replace")) <= _MAX_SENTENCE_BYTES:
             yield text
         else:

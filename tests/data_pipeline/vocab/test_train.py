@@ -121,8 +121,8 @@ def test_each_chinese_character_is_a_piece_and_sentencepiece_joins_them(shared_d
 
 
 def test_a_text_without_sentences_or_spaces_is_read_to_its_end(tmp_path):
-    """SentencePiece alone skips a text of more than 65,536 bytes."""
-    long = "".join(TEXT).replace(" ", "") * 24 + "\u0e01\u0e02\u0e03" * 400
+    """SentencePiece alone skips a text of more than 65,536 bytes, or with a block of U+2585."""
+    long = "".join(TEXT).replace(" ", "") * 24 + "\u2585" + "\u0e01\u0e02\u0e03" * 400
     model = read_trained(tmp_path, "bpe", trained("bpe", ["ab", long], 100, True))
     assert "\u0e03" in "".join(model.pieces())
 
