@@ -23,6 +23,9 @@ from data_pipeline.read.cleaning import Changed, Counted
 MAX_DOCUMENT_BYTES = 64 << 20
 # A line of one letter takes 60 bytes and more as a string of its own.
 MIN_LINE_BYTES = 16
+# They end a line within a text too (Unicode UAX #14: BK). BERT's normalizer drops the first two,
+# which would join the words around them.
+_BREAKS = "\v\f\u2028\u2029"
 
 
 def add_size(address: str, size_bytes: int, text: str) -> int:
@@ -37,7 +40,7 @@ def add_size(address: str, size_bytes: int, text: str) -> int:
     elif (
         added_bytes > MAX_DOCUMENT_BYTES // MIN_LINE_BYTES
     ):  # a shorter text has few enough line ends
-        line_ends = max(text.count("\n"), text.count("\r"))
+        line_ends = max(map(text.count, f"\n\r{_BREAKS}"))
         added_bytes = max(added_bytes, MIN_LINE_BYTES * line_ends)
     size_bytes += added_bytes
     if size_bytes > MAX_DOCUMENT_BYTES:  # check_size inlined: a call per line would cost time
@@ -201,9 +204,14 @@ def split_paragraphs(place: str, text: str) -> list[str]:
     Raises Refused, with its place, for a document over MAX_DOCUMENT_BYTES.
     """
     add_size(place, 0, text)
-    if "\r" in text:
-        text = text.replace("\r", "\n")  # "\r\n" becomes two ends: no text is between them
+    text = _end_lines(text.replace("\r", "\n"))  # "\r\n" becomes two ends: no text is between them
     return [stripped for line in text.split("\n") if (stripped := line.strip())]
+
+
+def _end_lines(text: str) -> str:
+    for character in _BREAKS:
+        text = text.replace(character, "\n")
+    return text
 
 
 def _describe_bytes(
@@ -371,6 +379,7 @@ def join_wrapped(text: str, counts: collections.Counter[str]) -> str:
     characters on both sides of a line's end decide. Lines that end in a hyphen after a letter are
     counted and joined as they are: whether the hyphen is the word's own cannot be known.
     """
+    text = _end_lines(text)
     if not text.isascii():
         text = _SEAM.sub("", text)
     if hyphenated := _HYPHENATED.findall(text):
