@@ -175,14 +175,14 @@ def _normalizer(kind: str, lowercase: bool) -> Callable[[str], str]:
     if kind == WORDPIECE:
         return make_wordpiece_normalizer(lowercase).normalize_str
     normalizer = sentencepiece.SentencePieceNormalizer(rule_name=_RULES[lowercase])
-    return lambda text: str(normalizer.Normalize(text))
+    return lambda text: str(normalizer.Normalize(text)).replace(WORD_START, " ")
 
 
 def _character_counts(texts: Iterable[str]) -> collections.Counter[str]:
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         counts.update(text)
-    for space in [c for c in counts if c.isspace() or c == WORD_START]:
+    for space in [c for c in counts if c.isspace()]:
         del counts[space]
     return counts
 
