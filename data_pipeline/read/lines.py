@@ -355,7 +355,7 @@ _NO_SPACE = (
 )
 # Marks of those scripts and others: a run of them next to such a script is joined without space.
 _NEUTRAL = "\u2010-\u2026\u200b-\u200d\ufe00-\ufe0f\u00b7"
-# Punctuation as wide as a Chinese character holds its own space.
+# Punctuation as wide as a Chinese character holds its own space. A soft hyphen is never a word's.
 _WIDE_MARKS = (
     "\u3001-\u3003\u3008-\u3011\u3014-\u301f\uff01\uff08\uff09\uff0c\uff0e\uff1a\uff1b\uff1f"
 )
@@ -363,13 +363,13 @@ _AFTER_NO_SPACE = "|".join(f"(?<=[{_NO_SPACE}][{_NEUTRAL}]{{{n}}}.)" for n in ra
 _SEAM = re.compile(
     f"\n(?:(?:{_AFTER_NO_SPACE})\\s*(?=[{_NO_SPACE}{_NEUTRAL}])"
     f"|(?<=[{_NEUTRAL}].)\\s*(?=[{_NEUTRAL}]*[{_NO_SPACE}])"
-    f"|(?<=[{_WIDE_MARKS}].)\\s*|\\s*(?=[{_WIDE_MARKS}]))",
+    f"|(?<=[{_WIDE_MARKS}\u00ad].)\\s*|\\s*(?=[{_WIDE_MARKS}]))",
     re.DOTALL,
 )
 
 
 # Both patterns begin with the line's end, which is found fast, and look back from it.
-_HYPHENATED = re.compile("\n(?<=[^\\W\\d_][-\u2010\xad]\n)")
+_HYPHENATED = re.compile("\n(?<=[^\\W\\d_][-\u2010]\n)")
 
 
 def join_wrapped(text: str, counts: collections.Counter[str]) -> str:
