@@ -148,7 +148,19 @@ def read_table(address: str, lines: Iterable[str], kind: str, text_key: str) -> 
                 f"{address} row {number} is a header within the rows, as where tables were joined; "
                 "remove the row"
             )
+        if kind == "tsv" and _are_rows(delimiter.join(fields), names):
+            raise Refused(
+                f"{address} row {number} has a text in quotes over several lines, each of which "
+                f"looks like a row: {delimiter.join(fields)[:_SHOWN_CHARACTERS]!r}; if the quotes "
+                "belong to the texts, write the table as csv or as JSON lines"
+            )
         yield split_paragraphs(f"{address} row {number}", fields[place])
+
+
+def _are_rows(text: str, names: list[str]) -> bool:
+    """Return whether a text has several lines, each with as many tabs as a row of these columns."""
+    tabs = len(names) - 1
+    return "\n" in text and tabs > 0 and all(line.count("\t") == tabs for line in text.split("\n"))
 
 
 def _take_head(lines: Iterator[str], kind: str) -> tuple[list[str], bool]:
@@ -237,9 +249,8 @@ def _try_dialect(
 ) -> tuple[int, list[str]]:
     """Return how badly a dialect fits, and the names of the columns by it.
 
-    0: all rows have the same width, and quotes are doubled, as by a writer that quotes; 1: they
-    have it without quoting; 2: they have it with quoting, or a quoted text is open at the head's
-    end; 3: the rows differ, or a quote does not close. Of a single column 1 says nothing.
+    0: all rows have the same width; 1: they do without quoting; 2: a quoted text next to others has
+    line ends, or is open at the head's end; 3: the rows differ, or a quote does not close.
     """
     names: list[str] = []
     fits, is_joined = True, False
@@ -247,14 +258,11 @@ def _try_dialect(
         for _, fields in read_fields(address, _end_lines(head), delimiter, quoting):
             names = names or fields
             fits &= len(fields) == len(names)
-            is_joined |= any("\n" in field for field in fields)
+            is_joined |= len(fields) > 1 and any("\n" in field for field in fields)
     except Refused as error:
         is_open = _OPEN in str(error)
         return (2 if fits and is_open and names else 3), names
-    if not fits or quoting == csv.QUOTE_NONE:
-        return (1 if fits else 3), names
-    is_quoted = len(names) == 1 or (not is_joined and any('""' in line for line in head))
-    return (0 if is_quoted else 2), names
+    return (2 if is_joined else int(quoting == csv.QUOTE_NONE)) if fits else 3, names
 
 
 def _check_columns(address: str, names: list[str], text_key: str) -> int:
