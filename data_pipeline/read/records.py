@@ -11,6 +11,7 @@ from typing import Any
 
 from data_pipeline.io import Refused
 from data_pipeline.io.small_files import check_unicode, list_names, name_kind
+from data_pipeline.read import wiki
 from data_pipeline.read.lines import MAX_DOCUMENT_BYTES, HeadEndsError, split_paragraphs
 
 _SHOWN_CHARACTERS = 40
@@ -71,6 +72,8 @@ def read_json_lines(address: str, lines: Iterable[str], text_key: str) -> Iterat
                 f'needed, as in "text": "..."; {fix}'
             )
         check_unicode(text, text_key, place)
+        if record.keys() == wiki.JSON_KEYS:
+            text = wiki.unescape(text)
         yield split_paragraphs(place, text)
 
 

@@ -92,6 +92,13 @@ def test_json_lines_are_documents_and_their_lines_paragraphs(tmp_path, name):
         assert read(path) == [["one", "end", "two"], []]
 
 
+def test_the_escapes_of_wikiextractor_are_undone_in_its_json_alone(tmp_path):
+    its = {"id": "1", "revid": "2", "url": "u", "title": "T", "text": "A &lt; B &amp;amp; C"}
+    rows = [its, {"text": its["text"]}]
+    path = write(tmp_path / "wiki_00", "\n".join(map(json.dumps, rows)))
+    assert read(path) == [["A < B &amp; C"], ["A &lt; B &amp;amp; C"]]
+
+
 @pytest.mark.parametrize("first", ["{", "{curly} braces", '["text"]', '"text"', "{} {}"])
 def test_a_first_line_that_is_no_json_object_is_prose(tmp_path, first):
     path = write(tmp_path / "a.txt", f'{first}\n{{"text": "x"}}')
