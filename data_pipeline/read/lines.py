@@ -54,7 +54,8 @@ def check_size(address: str, size_bytes: int) -> None:
         raise Refused(
             f"{address} has a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB (lines of fewer "
             f"than {MIN_LINE_BYTES} bytes count as {MIN_LINE_BYTES}), the largest "
-            "that is handled in one piece; put blank lines between documents, or split the file"
+            "that is handled in one piece; put blank lines between documents, split the file, or "
+            "make each line of plain text a document by --documents=line"
         )
 
 
