@@ -28,6 +28,8 @@ from data_pipeline.vocab import Vocabulary, load_recorded
 
 CHUNK_CHARS = 1 << 20  # text of a chunk; a larger document is a chunk of its own
 CHUNK_DOCUMENTS = 1 << 15  # millions of empty documents would not fill CHUNK_CHARS
+_HTML_ESCAPES = ["&amp;", "&lt;", "&gt;", "&quot;", "&apos;", "&nbsp;", "&#39;", "&#039;"]
+_HTML_MARKS = (*_HTML_ESCAPES, "<br>", "<br/>", "<br />", "</p>", "</a>", "</div>", "</span>")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,6 +157,7 @@ class ChunkEncoder:
         has_unknown = sum_runs(is_unknown, sentence_lengths) > 0
         unknown = [sentences[i] for i in np.flatnonzero(has_unknown)]
         joined = "".join(sentences)
+        counts[Counted.HTML_MARKS] += sum(map(joined.count, _HTML_MARKS))
         counts[Counted.CHARACTERS] += len(joined) - joined.count(" ")
         counts[Counted.LONG_WORD_CHARACTERS] += self._lost.count_long_words(unknown)
         return self._lost.count(unknown)

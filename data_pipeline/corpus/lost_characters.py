@@ -32,7 +32,7 @@ class LostCharacters:
         self._max_word_chars = longest if longest < _NO_LIMIT_CHARS else 0
         self._find_long_runs = re.compile(rf"(?<!\S)\S{{{self._max_word_chars + 1},}}").findall
         special = set(vocabulary.special_ids.values())
-        self._known = set(WORD_START)
+        self._known = set(WORD_START if vocabulary.has_spaces else "")
         for number, piece in enumerate(vocabulary.pieces()):
             if number not in special and not UNUSED.fullmatch(piece):
                 self._known.update(vocabulary.strip_marks(piece))

@@ -80,10 +80,21 @@ _OPENINGS = {
 # Formats whose lines are not plain text. Not among _OPENINGS, as a tagger reads CoNLL files.
 _SUBTITLES = rb"(?:WEBVTT\b(?s:.{1,9999}?)\n|\d+\r?\n)(?:\d+:)?\d\d:\d\d[.,]\d{3} --> "
 _CONLL = rb"(?:#[^\n]*\n)*1(?:-\d+)?(?:\t[^\t\n]+){9}\n|-DOCSTART-(?: (?:-X-|O))+\s"
+# Three lines are no chance: an index of pandas counts from 0, others from 1.
+_NUMBERED = rb"(?:0\t[^\n]*\n *)?1\t[^\n]*\n *2\t[^\n]*\n *3\t"
+_TAGGED_DOC = rb"<doc\s[^>\n]*>\s*</?(?!doc\b)[A-Za-z][\w-]*[\s/>]"  # not WikiExtractor's
 _LAYOUTS = {
     re.compile(_SUBTITLES): FileKind("subtitles", "pysubs2 takes the texts out of them", _AGAIN),
     re.compile(_CONLL): FileKind(
         "words with tags in CoNLL's format", "join the words of a sentence to a line", _AGAIN
+    ),
+    re.compile(_TAGGED_DOC): FileKind(
+        "a corpus with tags within its <doc>, as in the vertical format",
+        "take the words out of the tags",
+        _AGAIN,
+    ),
+    re.compile(_NUMBERED): FileKind(
+        "lines with a running number before each", "cut -f2- takes the numbers off", _AGAIN
     ),
 }
 _ANNEXED = FileKind("a git-annex pointer", *["fetch the file itself by: git annex get"] * 2)

@@ -55,6 +55,7 @@ class Counted(enum.StrEnum):
     HYPHENATED_LINES = "hyphenated_lines"
     CHARACTERS = "characters"
     LONG_WORD_CHARACTERS = "long_word_characters"
+    HTML_MARKS = "html_marks"
 
 
 COUNTED = (*Dropped, *Changed, *Counted)

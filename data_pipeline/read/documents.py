@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -29,6 +30,10 @@ from data_pipeline.read.records import read_json_lines, read_table
 from data_pipeline.read.wiki import read_articles
 
 Counts = collections.Counter[str]  # keys: cleaning.COUNTED
+# GPT-2's mark between documents, as in TinyStories: a line of its own, or at a text's end. Prose
+# about it has a space or a quotation mark before it.
+_MARK = re.compile(r"(<\|endoftext\|>)")
+_ENDS_IN_MARK = re.compile(rb"(?m)(?:^[ \t]*|(?<![\s\"'(`]))<\|endoftext\|>\s*$")
 MAX_NAMED_FILES = 20
 _LOOK_SECS = 10.0  # time to look at the other files after a bad one
 
@@ -75,6 +80,9 @@ def read_documents(
         return iter(())
     decoding = Decoding(options.fallback_encoding, counts)
     lines = read_lines(address, advance, decoding)
+    is_plain = kind == formats.TEXT and options.documents == "blank_line"
+    if is_plain and _ENDS_IN_MARK.search(head.data):
+        return _read_marked(address, lines, options, counts)
     return _read_lines_as(kind, address, lines, options, counts)
 
 
@@ -181,6 +189,17 @@ def _read_lines_as(
     if options.sentences == "split":
         blocks = ([join_wrapped("\n".join(block), counts)] for block in blocks)
     return _join_blocks(address, blocks) if options.documents == "file" else blocks
+
+
+def _read_marked(
+    address: str, lines: Iterable[str], options: TextOptions, counts: Counts
+) -> Iterator[list[str]]:
+    """Yield the documents between marks: each is read as a file of its own."""
+    options = dataclasses.replace(options, documents="file")
+    parts = itertools.chain.from_iterable(map(_MARK.split, lines))
+    for is_mark, part in itertools.groupby(parts, lambda part: bool(_MARK.fullmatch(part))):
+        if not is_mark:
+            yield from _read_lines_as(formats.TEXT, address, part, options, counts)
 
 
 def _read_blocks(address: str, lines: Iterable[str]) -> Iterator[list[str]]:

@@ -23,6 +23,9 @@ from data_pipeline.read.cleaning import Changed, Counted
 MAX_DOCUMENT_BYTES = 64 << 20
 # A line of one letter takes 60 bytes and more as a string of its own.
 MIN_LINE_BYTES = 16
+# They end a line within a text too (Unicode UAX #14: BK). BERT's normalizer drops the first two,
+# which would join the words around them.
+_BREAKS = "\v\f\u2028\u2029"
 
 
 def add_size(address: str, size_bytes: int, text: str) -> int:
@@ -37,7 +40,7 @@ def add_size(address: str, size_bytes: int, text: str) -> int:
     elif (
         added_bytes > MAX_DOCUMENT_BYTES // MIN_LINE_BYTES
     ):  # a shorter text has few enough line ends
-        line_ends = max(text.count("\n"), text.count("\r"))
+        line_ends = max(map(text.count, f"\n\r{_BREAKS}"))
         added_bytes = max(added_bytes, MIN_LINE_BYTES * line_ends)
     size_bytes += added_bytes
     if size_bytes > MAX_DOCUMENT_BYTES:  # check_size inlined: a call per line would cost time
@@ -51,7 +54,8 @@ def check_size(address: str, size_bytes: int) -> None:
         raise Refused(
             f"{address} has a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB (lines of fewer "
             f"than {MIN_LINE_BYTES} bytes count as {MIN_LINE_BYTES}), the largest "
-            "that is handled in one piece; put blank lines between documents, or split the file"
+            "that is handled in one piece; put blank lines between documents, split the file, or "
+            "make each line of plain text a document by --documents=line"
         )
 
 
@@ -201,9 +205,14 @@ def split_paragraphs(place: str, text: str) -> list[str]:
     Raises Refused, with its place, for a document over MAX_DOCUMENT_BYTES.
     """
     add_size(place, 0, text)
-    if "\r" in text:
-        text = text.replace("\r", "\n")  # "\r\n" becomes two ends: no text is between them
+    text = _end_lines(text.replace("\r", "\n"))  # "\r\n" becomes two ends: no text is between them
     return [stripped for line in text.split("\n") if (stripped := line.strip())]
+
+
+def _end_lines(text: str) -> str:
+    for character in _BREAKS:
+        text = text.replace(character, "\n")
+    return text
 
 
 def _describe_bytes(
@@ -347,7 +356,7 @@ _NO_SPACE = (
 )
 # Marks of those scripts and others: a run of them next to such a script is joined without space.
 _NEUTRAL = "\u2010-\u2026\u200b-\u200d\ufe00-\ufe0f\u00b7"
-# Punctuation as wide as a Chinese character holds its own space.
+# Punctuation as wide as a Chinese character holds its own space. A soft hyphen is never a word's.
 _WIDE_MARKS = (
     "\u3001-\u3003\u3008-\u3011\u3014-\u301f\uff01\uff08\uff09\uff0c\uff0e\uff1a\uff1b\uff1f"
 )
@@ -355,13 +364,13 @@ _AFTER_NO_SPACE = "|".join(f"(?<=[{_NO_SPACE}][{_NEUTRAL}]{{{n}}}.)" for n in ra
 _SEAM = re.compile(
     f"\n(?:(?:{_AFTER_NO_SPACE})\\s*(?=[{_NO_SPACE}{_NEUTRAL}])"
     f"|(?<=[{_NEUTRAL}].)\\s*(?=[{_NEUTRAL}]*[{_NO_SPACE}])"
-    f"|(?<=[{_WIDE_MARKS}].)\\s*|\\s*(?=[{_WIDE_MARKS}]))",
+    f"|(?<=[{_WIDE_MARKS}\u00ad].)\\s*|\\s*(?=[{_WIDE_MARKS}]))",
     re.DOTALL,
 )
 
 
 # Both patterns begin with the line's end, which is found fast, and look back from it.
-_HYPHENATED = re.compile("\n(?<=[^\\W\\d_][-\u2010\xad]\n)")
+_HYPHENATED = re.compile("\n(?<=[^\\W\\d_][-\u2010]\n)")
 
 
 def join_wrapped(text: str, counts: collections.Counter[str]) -> str:
@@ -371,6 +380,7 @@ def join_wrapped(text: str, counts: collections.Counter[str]) -> str:
     characters on both sides of a line's end decide. Lines that end in a hyphen after a letter are
     counted and joined as they are: whether the hyphen is the word's own cannot be known.
     """
+    text = _end_lines(text)
     if not text.isascii():
         text = _SEAM.sub("", text)
     if hyphenated := _HYPHENATED.findall(text):

@@ -141,7 +141,8 @@ def _find_column(address: str, schema: pa.Schema, text_key: str) -> list[str]:
     Raises Refused if no column or several columns have the name, or the column is not text.
     """
     types = pa.types  # null: a shard whose texts are all missing
-    texts = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
+    texts = [types.is_string, types.is_large_string, types.is_string_view, types.is_null]
+    texts += [types.is_binary, types.is_large_binary, types.is_binary_view]  # as Hive writes text
     for path in ([text_key], text_key.split(".")):
         kind: Any = schema
         for name in path:
@@ -214,7 +215,7 @@ def _split_texts(address: str, column: pa.Array, rows: int) -> Iterator[list[str
             continue
         check_size(place, value.as_buffer().size)
         try:
-            text = value.as_py()
+            text = str(value.as_buffer(), "utf-8")
         except UnicodeDecodeError as error:
             raise Refused(
                 f"{address} has text that is not UTF-8 in row {row} ({error.reason}); write the "

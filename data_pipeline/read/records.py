@@ -11,12 +11,14 @@ from typing import Any
 
 from data_pipeline.io import Refused
 from data_pipeline.io.small_files import check_unicode, list_names, name_kind
+from data_pipeline.read import wiki
 from data_pipeline.read.lines import MAX_DOCUMENT_BYTES, HeadEndsError, split_paragraphs
 
 _SHOWN_CHARACTERS = 40
 _MAX_ROW_CHARS = 4 * MAX_DOCUMENT_BYTES  # a row of a table has other columns than its text
 _OPEN = "unexpected end of data"  # csv's error for a quote that does not close
 _DIALECT_CHARS = 1 << 15  # a table's start shows how it is written
+_UNQUOTED_CHARS = 1 << 22  # of a tsv: the first quote shows whether texts are quoted
 # Candidates for the delimiter; the one that finds the column of the text is used.
 _DELIMITERS = {"csv": ",;\t|", "tsv": "\t"}
 
@@ -70,6 +72,8 @@ def read_json_lines(address: str, lines: Iterable[str], text_key: str) -> Iterat
                 f'needed, as in "text": "..."; {fix}'
             )
         check_unicode(text, text_key, place)
+        if record.keys() == wiki.JSON_KEYS:
+            text = wiki.unescape(text)
         yield split_paragraphs(place, text)
 
 
@@ -129,7 +133,7 @@ def read_table(address: str, lines: Iterable[str], kind: str, text_key: str) -> 
     for a quote that does not close.
     """
     lines = iter(lines)
-    head, is_cut = _take_head(lines)
+    head, is_cut = _take_head(lines, kind)
     delimiter, quoting = _find_dialect(address, head, kind, text_key)
     lines = itertools.chain(head, _end_head() if is_cut else lines)
     rows = read_fields(address, _end_lines(lines), delimiter, quoting)
@@ -147,18 +151,35 @@ def read_table(address: str, lines: Iterable[str], kind: str, text_key: str) -> 
                 f"{address} row {number} is a header within the rows, as where tables were joined; "
                 "remove the row"
             )
+        if kind == "tsv" and _are_rows(delimiter.join(fields), names):
+            raise Refused(
+                f"{address} row {number} has a text in quotes over several lines, each of which "
+                f"looks like a row: {delimiter.join(fields)[:_SHOWN_CHARACTERS]!r}; if the quotes "
+                "belong to the texts, write the table as csv or as JSON lines"
+            )
         yield split_paragraphs(f"{address} row {number}", fields[place])
 
 
-def _take_head(lines: Iterator[str]) -> tuple[list[str], bool]:
-    """Take the first lines; return them, and whether they are all that a cut head has."""
+def _are_rows(text: str, names: list[str]) -> bool:
+    """Return whether a text has several lines, each with as many tabs as a row of these columns."""
+    tabs = len(names) - 1
+    return "\n" in text and tabs > 0 and all(line.count("\t") == tabs for line in text.split("\n"))
+
+
+def _take_head(lines: Iterator[str], kind: str) -> tuple[list[str], bool]:
+    """Take the first lines, in a tsv also those up to a quote and as many after it.
+
+    Return them, and whether they are all that a cut head has.
+    """
     head: list[str] = []
-    chars = 0
+    chars, most = 0, _UNQUOTED_CHARS if kind == "tsv" else _DIALECT_CHARS
     try:
         for line in lines:
             head.append(line)
+            if '"' in line:
+                most = min(most, chars + _DIALECT_CHARS)
             chars += len(line) + 1
-            if chars > _DIALECT_CHARS:
+            if chars > most:
                 break
     except HeadEndsError:
         return head, True
@@ -231,19 +252,20 @@ def _try_dialect(
 ) -> tuple[int, list[str]]:
     """Return how badly a dialect fits, and the names of the columns by it.
 
-    0: all rows have the same width; 1: they do without quoting; 2: a quoted text is open at the
-    head's end; 3: the rows differ, or a quote does not close.
+    0: all rows have the same width; 1: they do without quoting; 2: a quoted text next to others has
+    line ends, or is open at the head's end; 3: the rows differ, or a quote does not close.
     """
     names: list[str] = []
-    fits = True
+    fits, is_joined = True, False
     try:
         for _, fields in read_fields(address, _end_lines(head), delimiter, quoting):
             names = names or fields
             fits &= len(fields) == len(names)
+            is_joined |= len(fields) > 1 and any("\n" in field for field in fields)
     except Refused as error:
         is_open = _OPEN in str(error)
         return (2 if fits and is_open and names else 3), names
-    return (int(quoting == csv.QUOTE_NONE) if fits else 3), names
+    return (2 if is_joined else int(quoting == csv.QUOTE_NONE)) if fits else 3, names
 
 
 def _check_columns(address: str, names: list[str], text_key: str) -> int:

@@ -13,6 +13,9 @@ from data_pipeline.read.lines import add_size, strip_line
 
 OPENING, _CLOSING = "<doc ", "</doc>"
 _MAX_TITLE_CHARS = 1000
+# WikiExtractor 3 escapes these in a text, if told nothing else; older ones escape nothing.
+JSON_KEYS = {"id", "revid", "url", "title", "text"}  # its --json writes all of them
+_ESCAPED = {"&lt;": "<", "&gt;": ">", "&amp;": "&"}
 _END = re.compile(r"</doc>\s*(?=<doc\s|</doc>|$)")
 _TAG = re.compile(r"""<doc(?>(?>\s+)[\w:.-]+=(?>"[^"]*"|'[^']*'))*+(?>\s*)>""")
 _ATTRIBUTE = re.compile(r"""\s([\w:.-]+)=(?>"([^"]*)"|'([^']*)')""")
@@ -49,7 +52,7 @@ def read_articles(address: str, lines: Iterable[str]) -> Iterator[list[str]]:
                 article, size_bytes = [], 0
                 title, part = _read_tag(address, part, number)
             if part == _CLOSING:
-                yield article
+                yield [*map(unescape, article)]
                 article = None
             elif part and (article or not _repeats(part, title)):
                 article.append(part)
@@ -58,6 +61,13 @@ def read_articles(address: str, lines: Iterable[str]) -> Iterator[list[str]]:
         raise Refused(
             f"{address} ends inside a <doc> at line {number}: it is cut off; copy it again"
         )
+
+
+def unescape(text: str) -> str:
+    """Return a text of WikiExtractor without its escapes."""
+    for escaped, character in _ESCAPED.items():
+        text = text.replace(escaped, character)
+    return text
 
 
 def _cut_at_tags(line: str) -> Iterator[str]:

@@ -20,6 +20,7 @@ FEW_HELDOUT_ROWS = 1000  # an accuracy of 50% on this many rows is known to abou
 MANY_LOST_CHARACTERS = 0.001  # share of the tokens
 MANY_LONG_SENTENCES = 0.05
 MANY_LONG_WORD_CHARACTERS = 0.01  # share of the characters
+MANY_HTML_MARKS = 0.0005  # per token
 MANY_ONE_SENTENCE_DOCUMENTS = 0.3
 MUCH_PADDING = 0.25
 BALANCE = 0.05  # how far the share of random next sentences may be from a half
@@ -42,6 +43,13 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[str]:
             "--documents and --sentences; or train without pairs."
         )
     yield from _find_long_words(manifest)
+    marks = manifest["counted"].get("html_marks", 0)
+    if marks > MANY_HTML_MARKS * tokens:
+        yield (
+            f"the text has {marks:,} tags or escapes of HTML such as <br> or &amp;, which are "
+            "learned as words: turn them into spaces and characters first, as an HTML extractor "
+            "or html.unescape of Python does."
+        )
     yield from find_unknown_tokens(manifest)
     lost = manifest["lost_characters"]["occurrences"]
     coverage = manifest["build"].get("character_coverage") or 1

@@ -27,6 +27,9 @@ from data_pipeline.spec import hashing
 from data_pipeline.spec.schema import TFRECORD_FIELDS, Field, RowShape, restore_ids
 from data_pipeline.vocab import Vocabulary
 
+# Names in records of the create_pretraining_data.py of TensorFlow's Model Garden, with
+# --use_v2_feature_names.
+_V2_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
 COMPRESSIONS = {"none": "", "gzip": "GZIP"}  # value of the flag -> TensorFlow's name
 
 _GROUP_RECORDS = 1024
@@ -209,33 +212,44 @@ def _read_shape(path: pathlib.Path, record: bytes) -> RowShape:
     return shape
 
 
-def _read_lengths(path: pathlib.Path, record: bytes, number: int) -> dict[str, int]:
-    """Count the values of each feature of a record."""
+def _open_features(path: pathlib.Path, record: bytes, number: int) -> Any:
+    """Return the features of a record by their names."""
     import tensorflow as tf
     from google.protobuf.message import DecodeError
 
     try:
-        features = tf.train.Example.FromString(record).features.feature
+        return tf.train.Example.FromString(record).features.feature
     except DecodeError as error:
         raise Refused(
             f"record {number} of {path} is not a tf.train.Example; give files of records as "
             "create_pretraining_data.py writes them"
         ) from error
+
+
+def _find_names(features: Any) -> dict[str, str]:
+    """Return the name of each field in a record."""
+    names = {name: _V2_NAMES.get(name, name) for name in TFRECORD_FIELDS}
+    return {name: other if other in features else name for name, other in names.items()}
+
+
+def _read_lengths(path: pathlib.Path, record: bytes, number: int) -> dict[str, int]:
+    """Count the values of each feature of a record."""
+    features = _open_features(path, record, number)
     lengths = {}
-    for name, field in TFRECORD_FIELDS.items():
+    for field_name, name in _find_names(features).items():
         if name not in features:
             raise Refused(
                 f"record {number} of {path} has no feature {name}; its features are "
                 f"{sorted(features)}; give records as create_pretraining_data.py writes them"
             )
-        kind = "float_list" if _is_float(field) else "int64_list"
+        kind = "float_list" if _is_float(TFRECORD_FIELDS[field_name]) else "int64_list"
         actual_kind = features[name].WhichOneof("kind")
         if actual_kind != kind:
             raise Refused(
                 f"feature {name} in record {number} of {path} has {actual_kind}, but needs {kind}; "
                 "give records as create_pretraining_data.py writes them"
             )
-        lengths[name] = len(getattr(features[name], kind).value)
+        lengths[field_name] = len(getattr(features[name], kind).value)
     return lengths
 
 
@@ -256,14 +270,16 @@ def _parse_records(
 ) -> dict[str, np.ndarray]:
     import tensorflow as tf
 
+    names = _find_names(_open_features(path, records[0], first_number))
     spec = {
-        name: tf.io.FixedLenFeature(
+        names[name]: tf.io.FixedLenFeature(
             [length], tf.float32 if _is_float(TFRECORD_FIELDS[name]) else tf.int64
         )
         for name, length in count_values(shape).items()
     }
     try:
-        return {name: array.numpy() for name, array in tf.io.parse_example(records, spec).items()}
+        parsed = tf.io.parse_example(records, spec)
+        return {name: parsed[stored].numpy() for name, stored in names.items()}
     except tf.errors.InvalidArgumentError as error:
         # TensorFlow does not say which record it was.
         for number, record in enumerate(records, first_number):

@@ -53,6 +53,7 @@ _RULES = {True: "nmt_nfkc_cf", False: "nmt_nfkc"}
 _SENTENCEPIECE_THREADS = 16  # a constant: sums over threads, and with them the model, depend on it
 _SENTENCEPIECE_SPECIAL = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
 _MAX_SENTENCE_BYTES = 1 << 16  # SentencePiece skips longer texts
+_RESERVED = "\u2585"  # and texts with this block, its trainer's sign for what it does not know
 
 ReadText = Callable[[], Iterable[str]]
 
@@ -174,14 +175,14 @@ def _normalizer(kind: str, lowercase: bool) -> Callable[[str], str]:
     if kind == WORDPIECE:
         return make_wordpiece_normalizer(lowercase).normalize_str
     normalizer = sentencepiece.SentencePieceNormalizer(rule_name=_RULES[lowercase])
-    return lambda text: str(normalizer.Normalize(text))
+    return lambda text: str(normalizer.Normalize(text)).replace(WORD_START, " ")
 
 
 def _character_counts(texts: Iterable[str]) -> collections.Counter[str]:
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         counts.update(text)
-    for space in [c for c in counts if c.isspace() or c == WORD_START]:
+    for space in [c for c in counts if c.isspace()]:
         del counts[space]
     return counts
 
@@ -264,7 +265,7 @@ def train_sentencepiece(
 
 def _cut_long(texts: Iterable[str]) -> Iterator[str]:
     """Yield texts, longer ones in parts of _MAX_SENTENCE_BYTES: a script may mark no sentences."""
-    for text in texts:
+    for text in (text.replace(_RESERVED, " ") for text in texts):
         if len(text.encode(errors="replace")) <= _MAX_SENTENCE_BYTES:
             yield text
         else:

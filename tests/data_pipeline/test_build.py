@@ -346,6 +346,16 @@ def test_characters_in_words_too_long_for_wordpiece_are_counted(tmp_path, capsys
     assert "over 200" not in out  # a tokenizer.json has a limit of its own, mostly 100
 
 
+@pytest.mark.parametrize(
+    ("marks", "is_found"), [("&amp;", 0), ("&amp; &#39;", 1), ("<br /><br>", 1)]
+)
+def test_remains_of_html_are_counted(tmp_path, capsys, marks, is_found):
+    text = "".join(TWO_SENTENCES.format(number) for number in range(300))
+    out, manifest = report_of(tmp_path, capsys, f"{text}A & B &amp C < D > {marks}.\n")
+    assert manifest["counted"]["html_marks"] == 1 + is_found
+    assert out.count("! the text has 2 tags or escapes of HTML such as <br> or &amp;,") == is_found
+
+
 def test_the_report_says_what_reading_changed_and_saw(tmp_path, capsys):
     text = "".join(TWO_SENTENCES.format(number) for number in range(40))
     wrapped = text.encode() + "Größe: a\u0301".encode("cp1252", "ignore") + b" \x81 hy-\nphen.\n"

@@ -140,6 +140,16 @@ def test_a_file_without_a_record_may_be_one_of_several(folder):
     assert [source["examples"] for source in manifest["sources"]] == [0, 50, 0]
 
 
+def test_the_names_of_model_gardens_records_are_known(folder):
+    names = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
+    renamed = ({names.get(key, key): example(n)[key] for key in example(n)} for n in range(50))
+    write(folder / "v2.tfrecord", map(record, renamed))
+    assert run(folder, f"--input={folder / 'v2.tfrecord'}") == 0
+    for name in example(0):
+        expected = np.squeeze([example(n)[name] for n in range(50)])
+        np.testing.assert_array_equal(stored(folder / "store", SEQ_LEN, name), expected)
+
+
 def changed(**features):
     return [record(example(0)), record(example(1) | features)]
 

@@ -71,6 +71,14 @@ LAYOUTS = {
     "srt": (b"\n1\r\n00:00:01,600 --> 00:00:04,200\r\nHi.\r\n", "subtitles"),
     "conllu": (b"# text = Hi.\n1\tHi\thi\tINTJ\t_\t_\t0\troot\t_\tSpaceAfter=No\n", "CoNLL"),
     "two words": (b"1-2\tIm" + b"\t_" * 8 + b"\r\n1\tIn" + b"\t_" * 8 + b"\r\n", "CoNLL"),
+    "vertical": (b'<doc id="1">\n<p>\n<s>\nThe\tDT\tthe\n</s>\n</p>\n</doc>\n', "vertical"),
+    "title": (
+        b"<doc id=1>\r\n\r\n<title>T</title>\r\n<p>Words.\r\n</doc>\r\n",
+        "tags within its <doc>",
+    ),
+    "leipzig": (b"1\tIt rained.\n2\tShe left.\n3\tHe came.\n", "running number"),
+    "cat -n": (b"     1\tOne.\r\n     2\t\r\n     3\tTwo.\r\n", "running number"),
+    "index": (b"0\tOne.\n1\tTwo.\n2\tThree.\n3\tFour.\n", "running number"),
     "conll 2003": (b"-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\n", "CoNLL"),
 }
 
@@ -97,6 +105,8 @@ def test_text_that_is_mostly_tags_is_markup(name):
         b"<unk> is the <unk> word of <unk> .\n" * 20,
         b"<Anna> hi there\nhow are you\nfine\nand you\nme too\n" * 9,
         b'<doc id="1" url="x" title="T">\nT\n\nText.\n</doc>\n',
+        b'<doc id="1" title="T > S">\nT > S\n\n<b>Text</b>.\n</doc>\n',
+        b'<doc id="1" title="T">\n</doc>\n<doc id="2">\nText.\n</doc>\n',
         b"version https is a scheme\n",
         b"version 2 of the text is better.\n",
         b"Not found among the papers was the will.",
@@ -113,6 +123,7 @@ def test_text_that_is_mostly_tags_is_markup(name):
         b"WEBVTT is a format of subtitles.\n",
         b"1\n00:00 is midnight.\n",
         b"# A heading\n1\tone\tword\n",
+        b"1\tThe first.\n2\tThe second.\nThat is all.\n",
         b"-DOCSTART- is a line of CoNLL 2003 that opens a document.\n",
     ],
 )

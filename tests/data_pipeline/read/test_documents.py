@@ -50,6 +50,22 @@ def read(path: pathlib.Path, options: TextOptions = LINES) -> list[list[str]]:
             LINES,  # line ends and the byte order mark leave no trace
             [["one", "two"], ["thr\u2028ee"]],
         ),
+        ("page\none\fpage\vtwo\n", TextOptions(), [["page one page two"]]),
+        (
+            "One\nis.\n\nIt ends.\r\n<|endoftext|>\r\n\n<|endoftext|>\nTwo.\n\n",
+            TextOptions(),
+            [["One is.", "It ends."], ["Two."]],
+        ),
+        (
+            "One\nis.<|endoftext|>\nTwo.<|endoftext|>Three.",
+            LINES,
+            [["One", "is."], ["Two."], ["Three."]],
+        ),
+        (
+            "The mark is\n'<|endoftext|>' or\n\nalso <|endoftext|>\n",
+            TextOptions(),
+            [["The mark is '<|endoftext|>' or"], ["also <|endoftext|>"]],
+        ),
     ],
 )
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
@@ -70,10 +86,17 @@ def test_a_line_of_50_megabytes_is_read_in_a_few_times_its_size(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz", "wiki_00", "wiki_00.gz"])
 def test_json_lines_are_documents_and_their_lines_paragraphs(tmp_path, name):
-    rows = [{"text": "one\n\ntwo ", "id": 1}, {"text": "", "id": 2}]
+    rows = [{"text": "one\n\fend\vtwo ", "id": 1}, {"text": "", "id": 2}]
     for start in ("", "\n \n", "\ufeff"):
         path = write(tmp_path / name, start + "\n\n".join(map(json.dumps, rows)))
-        assert read(path) == [["one", "two"], []]
+        assert read(path) == [["one", "end", "two"], []]
+
+
+def test_the_escapes_of_wikiextractor_are_undone_in_its_json_alone(tmp_path):
+    its = {"id": "1", "revid": "2", "url": "u", "title": "T", "text": "A &lt; B &amp;amp; C"}
+    rows = [its, {"text": its["text"]}]
+    path = write(tmp_path / "wiki_00", "\n".join(map(json.dumps, rows)))
+    assert read(path) == [["A < B &amp; C"], ["A &lt; B &amp;amp; C"]]
 
 
 @pytest.mark.parametrize("first", ["{", "{curly} braces", '["text"]', '"text"', "{} {}"])

@@ -68,13 +68,33 @@ def test_a_first_line_that_tells_excel_the_delimiter_is_no_row(tmp_path, delimit
     assert told == read(tmp_path / "a.csv", table, text_key="text")
 
 
-def test_a_tsv_may_be_written_without_quotes(tmp_path):
-    rows = ["id\ttext", '1\t"Good morning." he said', "2\t5' 10\" tall", '3\t"An open quote']
-    assert read(tmp_path / "a.tsv", "\n".join(rows), text_key="text") == [
-        ['"Good morning." he said'],
-        ["5' 10\" tall"],
-        ['"An open quote'],
-    ]
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ['"Good morning." he said', "5' 10\" tall", '"An open quote'],
+        ["He spoke.", '"I am tired.', 'Let us go."', "They went."],
+        [*["They went."] * 5000, '"Good morning." he said'],  # the head's 32 kB have no quote
+        [*["They went."] * 5000, '"I am tired.', 'Let us go."'],
+    ],
+)
+def test_a_tsv_may_be_written_without_quotes(tmp_path, texts):
+    rows = ["id\ttext", *(f"{n}\t{text}" for n, text in enumerate(texts))]
+    assert read(tmp_path / "a.tsv", "\n".join(rows), text_key="text") == [[text] for text in texts]
+
+
+def test_a_quotation_that_may_be_two_rows_is_refused(tmp_path):
+    texts = ['"Go!"', *["They went."] * 5000, '"I am tired.', 'Let us go."']
+    rows = ["id\ttext", *(f"{n}\t{text}" for n, text in enumerate(texts))]
+    with pytest.raises(
+        Refused, match=r"row 5003 has .* over several lines, .* '5001.tI am tired\."
+    ):
+        read(tmp_path / "a.tsv", "\n".join(rows), text_key="text")
+
+
+def test_the_texts_of_a_single_column_may_be_quoted(tmp_path):
+    table = 'text\n"I am tired.\nLet us go."\nThey went.\n'
+    expected = [["I am tired.", "Let us go."], ["They went."]]
+    assert read(tmp_path / "a.tsv", table, text_key="text") == expected
 
 
 @pytest.mark.parametrize("key", ["", "body", "id;text;label"])

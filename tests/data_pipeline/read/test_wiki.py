@@ -28,7 +28,14 @@ def read(text: str) -> list[list[str]]:
 def test_the_title_in_any_tag_is_dropped_from_the_text(tag, title):
     repeated = title.replace("&", "&amp;")
     assert read(f"{tag}\n{repeated}\n\nText.\n{repeated}\n</doc>") == [
-        [repeated] * (title == "none") + ["Text.", repeated]
+        [title] * (title == "none") + ["Text.", title]
+    ]
+
+
+def test_the_escapes_of_version_3_are_undone_once():
+    escaped = 'He wrote "R&amp;D", 1 &lt; 2, &amp;lt; and &copy;, or &lt;/doc&gt;.'
+    assert read(f'<doc id="1" title="T">\nT\n\n{escaped}\n</doc>') == [
+        ['He wrote "R&D", 1 < 2, &lt; and &copy;, or </doc>.']
     ]
 
 

@@ -45,8 +45,10 @@ def test_ascii_is_kept_however_rare_and_other_rare_characters_are_not():
     assert "\u0431" not in pieces
 
 
-# Ten curly quotes in 68,000 characters: as in a novel, fewer than one in 2,000.
-NOVEL = TEXT * 20 + ["\u2019 \u0434"] * 10
+# Ten curly quotes in 68,000 characters: as in a novel, fewer than one in 2,000. U+2581 is a
+# character to WordPiece, and SentencePiece's space.
+RARE = "\u2019 \u0434 \u2581"
+NOVEL = TEXT * 20 + [RARE] * 10
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def test_rare_characters_have_pieces_where_the_alphabet_is_small(
     trained = train_vocabulary(kind, lambda: NOVEL, SIZES[kind], True, 0, asked)
     assert trained.character_coverage == taken
     vocabulary = read_trained(tmp_path, kind, trained.file_bytes)
-    ids, _ = vocabulary.encode(["\u2019 \u0434"])
+    ids, _ = vocabulary.encode([RARE])
     assert (vocabulary.special_ids["unk"] in ids) == (taken < 1)
 
 
@@ -121,8 +123,8 @@ def test_each_chinese_character_is_a_piece_and_sentencepiece_joins_them(shared_d
 
 
 def test_a_text_without_sentences_or_spaces_is_read_to_its_end(tmp_path):
-    """SentencePiece alone skips a text of more than 65,536 bytes."""
-    long = "".join(TEXT).replace(" ", "") * 24 + "\u0e01\u0e02\u0e03" * 400
+    """SentencePiece alone skips a text of more than 65,536 bytes, or with a block of U+2585."""
+    long = "".join(TEXT).replace(" ", "") * 24 + "\u2585" + "\u0e01\u0e02\u0e03" * 400
     model = read_trained(tmp_path, "bpe", trained("bpe", ["ab", long], 100, True))
     assert "\u0e03" in "".join(model.pieces())
 
