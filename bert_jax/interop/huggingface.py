@@ -542,7 +542,8 @@ def _write_tokenizer(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     if words.sentencepiece_rules != NO_RULES:  # no tokenizer.json
         slow = "AlbertTokenizer" if words.template.is_cls_first else "XLNetTokenizer"
         settings |= {"tokenizer_class": slow, **list_settings(words.sentencepiece_rules)}
-    if not words.template.is_cls_first:  # XLNet's classes read the last token
+    # XLNet's classes read the last token; padding on the left moves the positions of others.
+    if require_family(checkpoint).has_summary_type and not words.template.is_cls_first:
         settings["padding_side"] = "left"
     write_json(folder / vocabulary.TOKENIZER_CONFIG, settings | special)
     write_json(folder / vocabulary.SPECIAL_MAP, special)
