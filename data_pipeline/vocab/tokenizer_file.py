@@ -316,14 +316,20 @@ def open_tokenizer(path: pathlib.Path, data: bytes) -> tokenizers.Tokenizer:
 def _hide_special(data: bytes, model: str, roles: set[str], unknown: str) -> bytes:
     """Return the file with the role tokens marked as special and unreachable from text.
 
-    All models but BPE match every piece, so a role's piece gets a leading space, which no word has,
-    and its added token goes after the others, so that they keep their ids.
+    A model matches every piece (BPE by merges, or if it ignores them), so a role's piece gets a
+    leading space, which no word has, and loses the merges that make it. Its added token goes after
+    the others, so that they keep their ids.
     """
     settings = json.loads(data)
     vocab = settings["model"]["vocab"]
     pairs = vocab if model == _UNIGRAM else [*vocab.items()]
-    to_hide = roles - {unknown} if model != _BPE else set()
-    hidden = {piece for piece, _ in pairs if piece in to_hide}
+    hidden = {piece for piece, _ in pairs if piece in roles - {unknown}}
+    if model == _BPE:
+        settings["model"]["merges"] = [
+            merge
+            for merge in settings["model"]["merges"]
+            if (merge.replace(" ", "") if isinstance(merge, str) else "".join(merge)) not in hidden
+        ]
     pairs = [(f" {piece}" if piece in hidden else piece, value) for piece, value in pairs]
     settings["model"]["vocab"] = pairs if model == _UNIGRAM else dict(pairs)
     added = settings.get("added_tokens", [])
