@@ -66,6 +66,9 @@ _CLASS_RULES: dict[str, dict[str, bool | None]] = {
 _WITHOUT_SEGMENTS = _SHIFTED | {
     name for name in _CLASS_RULES if name.lower().startswith(("distilbert", "roberta"))
 }
+# Likewise in transformers 5, which writes its own key into TOKENIZER_CONFIG; version 4 gives some.
+_WITHOUT_SEGMENTS_5 = {ANY_CLASS, "TokenizersBackend", *_LOWERCASES}
+_KEY_OF_5 = "backend"
 # Steps that these have in transformers 5 whatever tokenizer.json has, and further ones that may be
 # in it and change little.
 _OWN_STEPS: dict[str, tuple[set[str], set[str]]] = {
@@ -208,7 +211,8 @@ def _find_template(files: _Files, vocabulary: Vocabulary) -> Template:
         )
     inputs = files.settings.get("model_input_names")
     is_one_segment = isinstance(inputs, list) and "token_type_ids" not in inputs
-    is_one_segment |= inputs is None and kind in _WITHOUT_SEGMENTS
+    silent = _WITHOUT_SEGMENTS | (_WITHOUT_SEGMENTS_5 if _KEY_OF_5 in files.settings else set())
+    is_one_segment |= inputs is None and kind in silent
     return template.drop_segments() if is_one_segment else template
 
 

@@ -173,6 +173,11 @@ def test_an_added_token_that_a_vocab_json_would_cut_is_refused(tmp_path):
         ({}, {"tokenizer_class": "XLMRobertaTokenizer"}, 0),
         ({"model_type": "roberta"}, {}, 0),
         ({"model_type": "roberta"}, {"tokenizer_class": "BertTokenizer"}, 1),
+        *(
+            ({}, {"tokenizer_class": name, **written}, int(not written or name == "BertTokenizer"))
+            for name in ("TokenizersBackend", "AlbertTokenizer", "BertTokenizer")
+            for written in ({"backend": "tokenizers"}, {})
+        ),
         (
             {},
             {"tokenizer_class": "DistilBertTokenizer", "model_input_names": ["token_type_ids"]},
