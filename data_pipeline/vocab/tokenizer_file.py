@@ -160,7 +160,14 @@ def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: b
         file_bytes=data,
         encode=encode,
         encode_documents=encode_documents,
-        decode=_make_decode(kind, pieces, mark, end_mark, adds_space_before),
+        decode=_make_decode(
+            kind,
+            pieces,
+            mark,
+            end_mark,
+            adds_space_before,
+            id_of.keys() - tokenizer.get_vocab(with_added_tokens=False),
+        ),
         normalize=normalize,
         template=template,
         _pieces=pieces,
@@ -274,10 +281,22 @@ def _cut_texts(
 
 
 def _make_decode(
-    kind: str, pieces: Sequence[str], mark: str, end_mark: str, adds_space_before: bool
+    kind: str,
+    pieces: Sequence[str],
+    mark: str,
+    end_mark: str,
+    adds_space_before: bool,
+    added: Collection[str],
 ) -> Callable[[Sequence[int]], str]:
-    """Return a function that decodes ids to text; broken UTF-8 becomes U+FFFD."""
-    to_bytes = decode_piece if kind == BYTE_LEVEL else _decode_marked
+    """Return a function that decodes ids to text; broken UTF-8 becomes U+FFFD.
+
+    `added` are the tokens that no model has; ByteLevel's pieces spell bytes, and these characters.
+    """
+
+    def to_bytes(piece: str) -> bytes:
+        if kind != BYTE_LEVEL:
+            return _decode_marked(piece)
+        return piece.encode() if piece in added else decode_piece(piece)
 
     def decode(ids: Sequence[int]) -> str:
         if end_mark:

@@ -413,6 +413,18 @@ def test_the_cache_is_for_the_rules_that_are_proven(tmp_path):
         assert encodes_by_word(tmp_path, json.dumps(data).encode()) == is_cached, changes
 
 
+def test_added_tokens_with_accents_are_decoded_as_themselves(tmp_path):
+    """Their letters stand for bytes in other pieces of ByteLevel."""
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(make_file("roberta")))
+    tokenizer.add_tokens(["caf\u00e9", "\u010daj"])
+    vocabulary, text = (
+        load_vocabulary(write(tmp_path, tokenizer)),
+        "\u00e9t\u00e9 caf\u00e9 \u010daj",
+    )
+    (ids,) = id_lists(vocabulary, [text])
+    assert vocabulary.pieces()[ids[-1]] == "\u010daj" and vocabulary.decode(ids) == text
+
+
 def test_a_token_that_has_no_name_of_its_own_is_an_added_one(tmp_path):
     tokenizer = make_wordpiece(BERT(), SPLIT(), AddedToken("##bal"))
     vocabulary = load_vocabulary(write(tmp_path, tokenizer))
