@@ -88,10 +88,11 @@ def read_config(directory: pathlib.Path) -> ConfigJson:
       Refused: it is missing, or of an encoder that bert_jax does not compute.
     """
     path, adapter = directory / CONFIG, directory / "adapter_config.json"
-    if adapter.is_file() and not any((directory / name).is_file() for name in (WEIGHTS, INDEX)):
+    if adapter.is_file():  # transformers also adds it to weights in the same folder
         raise Refused(
-            f"{directory} has an adapter of PEFT ({adapter.name}), not the model that it changes; "
-            "merge the two: model.merge_and_unload().save_pretrained(DIR), and the tokenizer too"
+            f"{directory} has an adapter of PEFT ({adapter.name}), which changes its model; merge "
+            "the two: model.merge_and_unload().save_pretrained(NEW), and the tokenizer too, or "
+            "remove the adapter's files if its model is meant"
         )
     if not path.is_file():
         raise Refused(f"{directory} has no {CONFIG}; {_HOW_TO_FIX}")
