@@ -45,7 +45,6 @@ _SHIFTED = {
 # Spare rows that a word table may have: padding to a multiple of this, or one row in so many.
 _PADDED_TO = 128
 _MAX_SPARE = 10
-_STEP = re.compile(r'"type": "(\w+)"')  # in a normalizer or pre_tokenizer
 _SCORE_ERROR = 1e-12  # SentencePiece's scores are float32, seven digits
 # Settings of a tokenizer that change where text is cut -> the value in BERT.
 _RULES = {
@@ -75,7 +74,8 @@ _OWN_STEPS: dict[str, tuple[set[str], set[str]]] = {
     name: ({"BertNormalizer", "BertPreTokenizer"} if rules is _BERT_RULES else {"ByteLevel"}, set())
     for name, rules in _CLASS_RULES.items()
 } | dict.fromkeys(_SHIFTED, ({"Metaspace"}, {"Precompiled", "Replace", "Strip", "WhitespaceSplit"}))
-_LONGEST_WORD = 100  # characters of a word in these classes
+_find_steps = re.compile(r'"type": "(\w+)"').findall
+_MAX_WORD_CHARS = 100  # these classes' own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,9 +286,9 @@ def _check_rules(files: _Files) -> None:
                 f'{rules[name]}; correct the one that is wrong: write "{name}": '
                 f"{json.dumps(rules[name])} into the first if {TOKENIZER} is right"
             )
-    steps = {*_STEP.findall(json.dumps([normalizer, splitter]))} - {"Sequence"}
-    longest = model.get("max_input_chars_per_word", _LONGEST_WORD)
-    if longest != _LONGEST_WORD:
+    steps = {*_find_steps(json.dumps([normalizer, splitter]))} - {"Sequence"}
+    longest = model.get("max_input_chars_per_word", _MAX_WORD_CHARS)
+    if longest != _MAX_WORD_CHARS:
         steps.add(f"words of up to {longest} characters")
     own, more = _OWN_STEPS.get(kind, (steps, set()))
     if not own <= steps <= own | more:
