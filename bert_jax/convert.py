@@ -82,7 +82,7 @@ if __name__ == "__main__":
 
 from bert_jax.inference.hidden_states import MEAN, Extraction, choose_layers
 from bert_jax.inference.sentence_modules import describe_differences
-from bert_jax.interop import export, hub, huggingface, load
+from bert_jax.interop import export, hub, huggingface, load, tf1
 from bert_jax.interop.export import Target
 from bert_jax.interop.load import GOOGLE, HF
 from bert_jax.interop.pretrained import Pretrained
@@ -235,6 +235,8 @@ def _show_next_steps(checkpoint: Pretrained, target: Target, screen: Screen) -> 
         rows = [("Google's code", f"{init}{case}")]
         if checkpoint.vocabulary.kind != WORDPIECE:
             rows.append(("vocabulary", "its tokenization.py reads WordPiece only"))
+        elif not tf1.cuts_alike(checkpoint.vocabulary):
+            rows.append(("vocabulary", "its tokenization.py has other rules than tokenizer.json"))
     else:
         rows = [("begin with it", shlex.quote(f"--config.init=orbax:{target.folder}"))]
     screen.table("next", rows)

@@ -19,6 +19,7 @@ from data_pipeline.io.errors import get_first_line, is_transient
 # The files of a repository that bert_jax reads.
 FILES = (
     "config.json",
+    "adapter_config.json",
     "vocab.txt",
     "tokenizer.json",
     "vocab.json",

@@ -88,10 +88,11 @@ def read_config(directory: pathlib.Path) -> ConfigJson:
       Refused: it is missing, or of an encoder that bert_jax does not compute.
     """
     path, adapter = directory / CONFIG, directory / "adapter_config.json"
-    if adapter.is_file() and not any((directory / name).is_file() for name in (WEIGHTS, INDEX)):
+    if adapter.is_file():  # transformers also adds it to weights in the same folder
         raise Refused(
-            f"{directory} has an adapter of PEFT ({adapter.name}), not the model that it changes; "
-            "merge the two: model.merge_and_unload().save_pretrained(DIR), and the tokenizer too"
+            f"{directory} has an adapter of PEFT ({adapter.name}), which changes its model; merge "
+            "the two: model.merge_and_unload().save_pretrained(NEW), and the tokenizer too, or "
+            "remove the adapter's files if its model is meant"
         )
     if not path.is_file():
         raise Refused(f"{directory} has no {CONFIG}; {_HOW_TO_FIX}")
@@ -542,7 +543,8 @@ def _write_tokenizer(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     if words.sentencepiece_rules != NO_RULES:  # no tokenizer.json
         slow = "AlbertTokenizer" if words.template.is_cls_first else "XLNetTokenizer"
         settings |= {"tokenizer_class": slow, **list_settings(words.sentencepiece_rules)}
-    if not words.template.is_cls_first:  # XLNet's classes read the last token
+    # XLNet's classes read the last token; padding on the left moves the positions of others.
+    if require_family(checkpoint).has_summary_type and not words.template.is_cls_first:
         settings["padding_side"] = "left"
     write_json(folder / vocabulary.TOKENIZER_CONFIG, settings | special)
     write_json(folder / vocabulary.SPECIAL_MAP, special)

@@ -22,8 +22,9 @@ from bert_jax.tasks.task import CLASSIFY
 from data_pipeline.io import Refused, small_files
 from data_pipeline.io.atomic import write_json
 from data_pipeline.io.errors import get_first_line
-from data_pipeline.vocab import LIST, WORDPIECE
-from data_pipeline.vocab.wordpiece import join_pieces
+from data_pipeline.vocab import LIST, TOKENIZER_JSON, WORDPIECE, Vocabulary
+from data_pipeline.vocab.tokenizer_file import open_tokenizer
+from data_pipeline.vocab.wordpiece import join_pieces, make_wordpiece_tokenizer
 
 CONFIG = "bert_config.json"
 # Google's code calls the tanh approximation gelu.
@@ -158,6 +159,27 @@ def check_supported(config: ModelConfig, address: str) -> None:
             f"{address} has layer_norm_eps {config.layer_norm_eps:g}, and Google's code takes none "
             f"but {_EPSILON:g}; export to hf:DIR"
         )
+
+
+# Case, accents, Chinese characters, punctuation, tabs.
+_CHECKED_TEXT = "Na\u00efve caf\u00e9s,\tO'Neill's \u4f60\u597d 3.5-\u00bd\uff01"
+
+
+def cuts_alike(words: Vocabulary) -> bool:
+    """Return whether Google's code, given WordPiece's pieces as a list, finds the same words.
+
+    Added tokens and longest words aside.
+    """
+    if words.file_name != TOKENIZER_JSON:
+        return True
+    pieces = words.pieces()
+    own = open_tokenizer(words.path, words.file_bytes)
+    theirs = make_wordpiece_tokenizer(pieces, pieces[words.special_ids["unk"]], words.lowercase)
+    text = words.normalize(_CHECKED_TEXT)
+    split = theirs.pre_tokenizer.pre_tokenize_str
+    expected = split(theirs.normalizer.normalize_str(_CHECKED_TEXT))
+    actual = own.pre_tokenizer.pre_tokenize_str(text) if own.pre_tokenizer else [(text, ())]
+    return [word for word, _ in actual] == [word for word, _ in expected]
 
 
 def write(checkpoint: Pretrained, prefix: pathlib.Path) -> None:

@@ -5,6 +5,7 @@ import functools
 import json
 import math
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from data_pipeline.vocab.sentencepiece_model import NO_RULES, name_rules
 from data_pipeline.vocab.template import (
     SPECIAL_PIECES,
     Template,
+    make_bert_template,
     make_xlnet_template,
     read_template,
 )
@@ -40,8 +42,6 @@ _SHIFTED = {
     *("camembert", "CamembertTokenizer", "CamembertTokenizerFast"),
     *("xlm-roberta", "XLMRobertaTokenizer", "XLMRobertaTokenizerFast"),
 }
-# Tokenizers that return no segments unless model_input_names lists them.
-_WITHOUT_SEGMENTS = ("DistilBertTokenizer", "DistilBertTokenizerFast")
 # Spare rows that a word table may have: padding to a multiple of this, or one row in so many.
 _PADDED_TO = 128
 _MAX_SPARE = 10
@@ -61,6 +61,21 @@ _CLASS_RULES: dict[str, dict[str, bool | None]] = {
     for kind in ("Bert", "DistilBert", "Electra", "Roberta")
     for name in (kind.lower(), f"{kind}Tokenizer", f"{kind}TokenizerFast")
 }
+# Tokenizers and models of these that get no segments unless model_input_names lists them.
+_WITHOUT_SEGMENTS = _SHIFTED | {
+    name for name in _CLASS_RULES if name.lower().startswith(("distilbert", "roberta"))
+}
+# Likewise in transformers 5, which writes its own key into TOKENIZER_CONFIG; version 4 gives some.
+_WITHOUT_SEGMENTS_5 = {ANY_CLASS, "TokenizersBackend", *_LOWERCASES}
+_KEY_OF_5 = "backend"
+# Steps that these have in transformers 5 whatever tokenizer.json has, and further ones that may be
+# in it and change little.
+_OWN_STEPS: dict[str, tuple[set[str], set[str]]] = {
+    name: ({"BertNormalizer", "BertPreTokenizer"} if rules is _BERT_RULES else {"ByteLevel"}, set())
+    for name, rules in _CLASS_RULES.items()
+} | dict.fromkeys(_SHIFTED, ({"Metaspace"}, {"Precompiled", "Replace", "Strip", "WhitespaceSplit"}))
+_find_steps = re.compile(r'"type": "(\w+)"').findall
+_MAX_WORD_CHARS = 100  # these classes' own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +149,8 @@ def _read_optional(path: pathlib.Path) -> dict[str, Any]:
 
 def read_max_length(directory: pathlib.Path) -> int:
     """Return to how many tokens a folder's tokenizer truncates; 0 without a limit."""
-    limit = _read_optional(directory / TOKENIZER_CONFIG).get("model_max_length")
+    settings = _read_optional(directory / TOKENIZER_CONFIG)
+    limit = settings.get("model_max_length", settings.get("max_len"))  # its name of 2019
     return limit if type(limit) is int else 0
 
 
@@ -185,10 +201,18 @@ def _find_template(files: _Files, vocabulary: Vocabulary) -> Template:
             f"{path} puts no special tokens around texts; here rows are [CLS] A [SEP], and "
             f"{ANY_CLASS} of transformers adds none"
         )
-    template = template or vocabulary.template
+    template, kind = template or vocabulary.template, str(files.tokenizer_or_model)
+    second = 1 if _CLASS_RULES.get(kind) is _BERT_RULES else 0
+    own = make_bert_template(special_ids, separators=2 - second, second_segment=second)
+    if files.tokenizer and kind in _OWN_STEPS and template != own:
+        _note(
+            f"{path} puts special tokens or segments around texts that {kind} of transformers 5 "
+            "replaces by its own; here they count, as in version 4"
+        )
     inputs = files.settings.get("model_input_names")
     is_one_segment = isinstance(inputs, list) and "token_type_ids" not in inputs
-    is_one_segment |= inputs is None and files.tokenizer_class in _WITHOUT_SEGMENTS
+    silent = _WITHOUT_SEGMENTS | (_WITHOUT_SEGMENTS_5 if _KEY_OF_5 in files.settings else set())
+    is_one_segment |= inputs is None and kind in silent
     return template.drop_segments() if is_one_segment else template
 
 
@@ -202,8 +226,7 @@ def _ends_with_cls(files: _Files) -> bool:
 
 def _read_tokenizer(files: _Files, other: pathlib.Path | None) -> Vocabulary:
     """Read a tokenizer.json, or the file next to it that it was exported from here."""
-    if files.settings:  # a tokenizer.json alone is what its author trained with
-        _check_rules(files)
+    _check_rules(files)
     normalizer = files.tokenizer.get("normalizer")
     lowercase = normalizer.get("lowercase") if isinstance(normalizer, dict) else None
     if other is not None and other.name != PIECES:
@@ -224,17 +247,21 @@ def _read_tokenizer(files: _Files, other: pathlib.Path | None) -> Vocabulary:
 def _check_rules(files: _Files) -> None:
     """Raise if tokenizer_config.json contradicts the rules of a tokenizer.json.
 
-    Some classes of transformers follow the first file, others the second.
+    Some classes of transformers follow the first file, others the second. Print a note if a class
+    has other rules and there is no tokenizer_config.json, or has them only in transformers 5.
     """
     asked, kind = files.settings, str(files.tokenizer_or_model)
     normalizer, splitter = files.tokenizer.get("normalizer"), files.tokenizer.get("pre_tokenizer")
-    rules: dict[str, Any] = {}
+    model, rules = files.tokenizer.get("model"), dict[str, Any]()
+    model = model if isinstance(model, dict) else {}
+    is_bert = _CLASS_RULES.get(kind) is _BERT_RULES and model.get("type") == "WordPiece"
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         lowercase, strip = normalizer.get("lowercase"), normalizer.get("strip_accents")
         rules = {"do_lower_case": lowercase, "strip_accents": lowercase if strip is None else strip}
         rules["tokenize_chinese_chars"] = normalizer.get("handle_chinese_chars")
-    elif kind in _LOWERCASES or kind.startswith("DebertaV2Tokenizer"):
-        rules["do_lower_case"] = '"Lowercase"' in json.dumps(normalizer)
+    elif kind in _LOWERCASES or kind.startswith("DebertaV2Tokenizer") or is_bert:
+        marks = ('"Lowercase"', '"lowercase": true')
+        rules["do_lower_case"] = any(mark in json.dumps(normalizer) for mark in marks)
     if isinstance(splitter, dict) and splitter.get("type") == "ByteLevel":
         rules["add_prefix_space"] = splitter.get("add_prefix_space")
     # Any class may follow these two where they are set.
@@ -247,11 +274,28 @@ def _check_rules(files: _Files) -> None:
             says = f"has {name} {theirs}"
             if name not in asked:
                 says = f"has no {name}, which {kind} takes as {theirs}"
+            if not asked:
+                _note(
+                    f"{files.directory} has no {TOKENIZER_CONFIG}, and {kind} of transformers "
+                    f"takes {name} as {theirs} then; here {TOKENIZER} counts, which says "
+                    f"{rules[name]}"
+                )
+                break
             raise Refused(
                 f"{files.directory / TOKENIZER_CONFIG} {says}, {TOKENIZER} next to it "
                 f'{rules[name]}; correct the one that is wrong: write "{name}": '
                 f"{json.dumps(rules[name])} into the first if {TOKENIZER} is right"
             )
+    steps = {*_find_steps(json.dumps([normalizer, splitter]))} - {"Sequence"}
+    longest = model.get("max_input_chars_per_word", _MAX_WORD_CHARS)
+    if longest != _MAX_WORD_CHARS:
+        steps.add(f"words of up to {longest} characters")
+    own, more = _OWN_STEPS.get(kind, (steps, set()))
+    if not own <= steps <= own | more:
+        _note(
+            f"{files.directory / TOKENIZER} has rules ({', '.join(sorted(steps)) or 'none'}) that "
+            f"{kind} of transformers 5 replaces by its own; here they count, as in version 4"
+        )
 
 
 def _is_export(files: _Files, source: Vocabulary) -> bool:

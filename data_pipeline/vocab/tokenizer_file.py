@@ -160,7 +160,14 @@ def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: b
         file_bytes=data,
         encode=encode,
         encode_documents=encode_documents,
-        decode=_make_decode(kind, pieces, mark, end_mark, adds_space_before),
+        decode=_make_decode(
+            kind,
+            pieces,
+            mark,
+            end_mark,
+            adds_space_before,
+            id_of.keys() - tokenizer.get_vocab(with_added_tokens=False),
+        ),
         normalize=normalize,
         template=template,
         _pieces=pieces,
@@ -274,10 +281,22 @@ def _cut_texts(
 
 
 def _make_decode(
-    kind: str, pieces: Sequence[str], mark: str, end_mark: str, adds_space_before: bool
+    kind: str,
+    pieces: Sequence[str],
+    mark: str,
+    end_mark: str,
+    adds_space_before: bool,
+    added: Collection[str],
 ) -> Callable[[Sequence[int]], str]:
-    """Return a function that decodes ids to text; broken UTF-8 becomes U+FFFD."""
-    to_bytes = decode_piece if kind == BYTE_LEVEL else _decode_marked
+    """Return a function that decodes ids to text; broken UTF-8 becomes U+FFFD.
+
+    `added` are the tokens that no model has; ByteLevel's pieces spell bytes, and these characters.
+    """
+
+    def to_bytes(piece: str) -> bytes:
+        if kind != BYTE_LEVEL:
+            return _decode_marked(piece)
+        return piece.encode() if piece in added else decode_piece(piece)
 
     def decode(ids: Sequence[int]) -> str:
         if end_mark:
@@ -316,14 +335,20 @@ def open_tokenizer(path: pathlib.Path, data: bytes) -> tokenizers.Tokenizer:
 def _hide_special(data: bytes, model: str, roles: set[str], unknown: str) -> bytes:
     """Return the file with the role tokens marked as special and unreachable from text.
 
-    All models but BPE match every piece, so a role's piece gets a leading space, which no word has,
-    and its added token goes after the others, so that they keep their ids.
+    A model matches every piece (BPE by merges, or if it ignores them), so a role's piece gets a
+    leading space, which no word has, and loses the merges that make it. Its added token goes after
+    the others, so that they keep their ids.
     """
     settings = json.loads(data)
     vocab = settings["model"]["vocab"]
     pairs = vocab if model == _UNIGRAM else [*vocab.items()]
-    to_hide = roles - {unknown} if model != _BPE else set()
-    hidden = {piece for piece, _ in pairs if piece in to_hide}
+    hidden = {piece for piece, _ in pairs if piece in roles - {unknown}}
+    if model == _BPE:
+        settings["model"]["merges"] = [
+            merge
+            for merge in settings["model"]["merges"]
+            if (merge.replace(" ", "") if isinstance(merge, str) else "".join(merge)) not in hidden
+        ]
     pairs = [(f" {piece}" if piece in hidden else piece, value) for piece, value in pairs]
     settings["model"]["vocab"] = pairs if model == _UNIGRAM else dict(pairs)
     added = settings.get("added_tokens", [])

@@ -27,6 +27,7 @@ from bert_jax.runtime import run_record
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io import Refused
 from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
 from tests.bert_jax.small_checkpoints import PIECES, SIZES, tensors, write
 from tests.data_pipeline.encoded import train_model
 from tests.data_pipeline.vocab.test_byte_level import make_file
@@ -364,6 +365,33 @@ def test_the_next_commands_can_be_pasted_where_a_folder_has_a_space(tmp_path, ca
     _, init, command = capsys.readouterr().out.splitlines()
     assert shlex.split(init)[-1] == f"--config.init=orbax:{tmp_path}/a name"
     assert f"--checkpoint={tmp_path}/a name" in shlex.split(command)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize(
+    ("rules", "splitter", "is_alike"),
+    [
+        ({}, "BertPreTokenizer", True),
+        ({"strip_accents": False}, "BertPreTokenizer", False),
+        ({"strip_accents": True}, "BertPreTokenizer", True),
+        ({"handle_chinese_chars": False}, "BertPreTokenizer", False),
+        ({}, "WhitespaceSplit", False),
+    ],
+)
+def test_rules_that_googles_code_does_not_have_are_told(
+    tmp_path, capsys, lowercase, rules, splitter, is_alike
+):
+    tokenizer = make_wordpiece_tokenizer(PIECES, "[UNK]", lowercase)
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase, **rules)
+    tokenizer.pre_tokenizer = getattr(tokenizers.pre_tokenizers, splitter)()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    words = load_vocabulary(tmp_path / "tokenizer.json")
+    checkpoint = types.SimpleNamespace(vocabulary=words)
+    target = conversion.parse_target(f"google:{tmp_path}/new/")
+    convert._show_next_steps(checkpoint, target, Screen(is_writer=True))
+    # Google's code strips accents exactly where it lowercases.
+    differs = not is_alike if lowercase or "strip_accents" not in rules else is_alike
+    assert ("has other rules than tokenizer.json" in capsys.readouterr().out) == differs
 
 
 @pytest.mark.parametrize(

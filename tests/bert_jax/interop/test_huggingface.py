@@ -339,6 +339,14 @@ def test_files_that_are_no_weights_are_refused(held, tmp_path):
         read(folder)
 
 
+def test_an_adapter_next_to_the_weights_is_not_left_out(held, tmp_path):
+    """transformers 5.24 adds it to the model of the same folder."""
+    folder = write(tmp_path, held)
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(Refused, match=r"an adapter of PEFT .*, or remove the adapter's files if"):
+        read(folder)
+
+
 def test_whole_numbers_are_refused(held, tmp_path):
     short = dict(held)
     short["bert." + KERNEL] = (short["bert." + KERNEL] * 100).astype(np.int8)

@@ -21,7 +21,7 @@ from bert_jax.tasks.task import CLASSIFY
 from data_pipeline.io import Refused
 from data_pipeline.labeled.rows import EncodedRows, join_rows
 from data_pipeline.spec.schema import GOOGLE, TRANSFORMERS
-from data_pipeline.vocab.template import make_bert_template, make_xlnet_template
+from data_pipeline.vocab.template import Template, make_bert_template, make_xlnet_template
 from tests.bert_jax.interop.golden_models import read_golden, write_folder
 from tests.golden import templates
 
@@ -118,6 +118,15 @@ def test_rows_are_those_of_transformers_tokenizers(kind, golden, folder, tmp_pat
     else:
         check_tokenizer(copy, kind, golden)
     check_settings(copy, kind)
+
+
+def test_a_row_without_cls_is_padded_where_positions_stay(folder, tmp_path):
+    """A tokenizer.json may end a text alone, as T5's; a BERT counts its positions from the left."""
+    checkpoint, layer = load.load_fine_tuned(f"hf:{folder('Bert')}")
+    template = Template((("A", 0), (3, 0)), (("A", 0), (3, 0), ("B", 1), (3, 1)), 2)
+    words = dataclasses.replace(checkpoint.vocabulary, template=template)
+    ended = dataclasses.replace(checkpoint, vocabulary=words)
+    check_settings(write_copy(ended, layer, tmp_path / "copy"), "Bert")
 
 
 def test_segments_that_a_model_has_no_row_for_are_refused(folder):

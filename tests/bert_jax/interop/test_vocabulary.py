@@ -15,6 +15,7 @@ from bert_jax.runtime import run_record
 from data_pipeline.io import Refused
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.offsets import PieceAligner
+from data_pipeline.vocab.template import make_bert_template
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json, write_tokenizer_json
 from data_pipeline.vocab.train import train_vocabulary
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
@@ -168,6 +169,15 @@ def test_an_added_token_that_a_vocab_json_would_cut_is_refused(tmp_path):
         ({}, {}, 1),
         ({}, {"tokenizer_class": "DistilBertTokenizer"}, 0),
         ({"tokenizer_class": "DistilBertTokenizerFast"}, {}, 0),
+        ({}, {"tokenizer_class": "RobertaTokenizerFast"}, 0),
+        ({}, {"tokenizer_class": "XLMRobertaTokenizer"}, 0),
+        ({"model_type": "roberta"}, {}, 0),
+        ({"model_type": "roberta"}, {"tokenizer_class": "BertTokenizer"}, 1),
+        *(
+            ({}, {"tokenizer_class": name, **written}, int(not written or name == "BertTokenizer"))
+            for name in ("TokenizersBackend", "AlbertTokenizer", "BertTokenizer")
+            for written in ({"backend": "tokenizers"}, {})
+        ),
         (
             {},
             {"tokenizer_class": "DistilBertTokenizer", "model_input_names": ["token_type_ids"]},
@@ -179,6 +189,14 @@ def test_a_tokenizer_without_segments_gives_none(tmp_path, config, settings, seg
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", **config}))
     read = vocabulary.read(write(tmp_path, PIECES, settings))
     assert max(segment for _, segment in read.template.pair) == segments
+
+
+@pytest.mark.parametrize("name", ["model_max_length", "max_len"])
+def test_the_longest_row_has_an_older_name(tmp_path, name):
+    """As in transformers 4.57 and 5.24; a float stands for no limit."""
+    for limit, read in ((128, 128), (1e30, 0)):
+        write(tmp_path, PIECES, {name: limit})
+        assert vocabulary.read_max_length(tmp_path) == read
 
 
 def test_a_tokenizer_json_that_adds_no_special_tokens_is_noted(tmp_path, capsys):
@@ -256,6 +274,9 @@ BERT = {"tokenizer_class": "BertTokenizer"}
         (True, {"strip_accents": False, **BERT}, "has strip_accents False, .* it True"),
         (True, {"tokenize_chinese_chars": False, **BERT}, "has tokenize_chinese_chars False"),
         (False, BERT, "has no do_lower_case, which BertTokenizer takes as True, .* it False"),
+        ("NFC", BERT, "has no do_lower_case, which BertTokenizer takes as True, .* it False"),
+        ("NFC", {"do_lower_case": False, **BERT}, None),
+        ("NFC", {"tokenizer_class": "PreTrainedTokenizerFast"}, None),
         (False, {"do_lower_case": False, **BERT}, None),
         (True, {"strip_accents": False, "tokenizer_class": "PreTrainedTokenizerFast"}, None),
         (False, None, None),  # as a trainer of tokenizers writes it
@@ -265,15 +286,64 @@ def test_rules_that_a_class_takes_from_its_own_file_are_refused_where_they_diffe
     tmp_path, lowercase, tokenizer_config, words
 ):
     """As transformers 4.57 and 5.24 do: these classes replace the rules of tokenizer.json."""
-    tokenizer = make_tokenizer(lowercase)
+    tokenizer = make_tokenizer(lowercase is True)
+    if lowercase == "NFC":
+        tokenizer.normalizer = tokenizers.normalizers.NFC()
     tokenizer.add_tokens(["[E2]"])  # not our export
     folder = write(tmp_path, PIECES, tokenizer_config, tokenizer)
     (folder / "vocab.txt").unlink()
     if words is None:
-        assert vocabulary.read(folder).lowercase is lowercase
+        assert vocabulary.read(folder).lowercase is (lowercase is True)
     else:
         with pytest.raises(Refused, match=words):
             vocabulary.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "change", "words"),
+    [
+        ("bert", {}, ""),
+        (
+            "bert",
+            {"normalizer": "Lowercase"},
+            "rules (BertPreTokenizer, Lowercase) that bert of tr",
+        ),
+        (
+            "bert",
+            {"pre_tokenizer": "Whitespace"},
+            "rules (BertNormalizer, Whitespace) that bert of",
+        ),
+        (
+            "electra",
+            {"longest": 200},
+            "words of up to 200 characters) that electra of transformers",
+        ),
+        ("bert", {"settings": None, "lowercase": False}, "of transformers takes do_lower_case as "),
+        ("modernbert", {"normalizer": "Lowercase", "longest": 200}, ""),
+        ("xlm-roberta", {"normalizer": "Lowercase"}, "(BertPreTokenizer, Lowercase) that xlm-rob"),
+        ("electra", {"second": 0}, "puts special tokens or segments around texts that electra of"),
+        ("modernbert", {"second": 0}, ""),
+    ],
+)
+def test_rules_that_a_class_replaces_in_one_version_are_noted(
+    tmp_path, capsys, model_type, change, words
+):
+    """transformers 4.57 follows tokenizer.json there, 5.24 does not; without settings, neither."""
+    data = json.loads(make_tokenizer(change.get("lowercase", True)).to_str())
+    data["model"]["max_input_chars_per_word"] = change.get("longest", 100)
+    template = make_bert_template({"cls": 2, "sep": 3}, 1, change.get("second", 1))
+    if model_type == "xlm-roberta":
+        template = make_bert_template({"cls": 2, "sep": 3}, 2, 0)
+    data["post_processor"] = template.make_processor(PIECES)
+    data |= {
+        part: {"type": change[part]} for part in change.keys() & {"normalizer", "pre_tokenizer"}
+    }
+    write(tmp_path, [*PIECES, "[E1]"], change.get("settings", {"do_lower_case": True}))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    assert vocabulary.read(tmp_path).path.name == "tokenizer.json"
+    notes = capsys.readouterr().out.splitlines()
+    assert [words in line for line in notes] == [True] * bool(words), notes
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_special_tokens_are_text_in_training_and_tokens_in_rows(tmp_path):
     assert not {2, 3, 4} & set(ids) and load_vocabulary(path).pieces().index("[E1]") in ids
 
 
-@pytest.mark.parametrize("name", ["Unigram", "WordPiece"])
+@pytest.mark.parametrize("name", ["Unigram", "WordPiece", "BPE"])
 def test_roles_that_a_model_looks_for_in_words_are_text_in_training(tmp_path, name):
     """As in XLM-R's file, where </s> is a piece of Unigram; other added tokens keep their ids."""
     nothing = normalizers.Sequence([])
@@ -72,6 +72,12 @@ def test_roles_that_a_model_looks_for_in_words_are_text_in_training(tmp_path, na
     if name == "Unigram":
         tokenizer = make_unigram("always", split=True)
         tokenizer.normalizer = nothing
+        tokenizer.add_tokens(["<b>"])
+    if name == "BPE":
+        pieces = {piece: i for i, piece in enumerate([*SPECIALS, *"abl"])}
+        model = tokenizers.models.BPE(pieces, [], unk_token="[UNK]", ignore_merges=True)
+        tokenizer = tokenizers.Tokenizer(model)
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         tokenizer.add_tokens(["<b>"])
     path = write(tmp_path, tokenizer)
     loaded, text = load_vocabulary(path), "a [SEP] <b> [MASK] [CLS]"
@@ -85,6 +91,23 @@ def test_roles_that_a_model_looks_for_in_words_are_text_in_training(tmp_path, na
     assert others == tokenizer.encode("a <b> bal").ids
     (read,) = id_lists(load_vocabulary(path, reads_special_tokens=True), [text])
     assert read == tokenizer.encode(text).ids and {2, 3, 4} < set(read)
+
+
+@pytest.mark.parametrize("join", [list, " ".join])
+def test_merges_make_no_special_token_of_a_text_in_training(tmp_path, join):
+    pieces = [*SPECIALS, *"[SEP]", "[S", "[SE", "[SEP"]
+    merges = [(f"[{'SEP'[:i]}", "SEP]"[i]) for i in range(4)]
+    model = tokenizers.models.BPE({p: i for i, p in enumerate(pieces)}, merges, unk_token="[UNK]")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    data = json.loads(tokenizer.to_str())
+    data["model"]["merges"] = [*map(join, merges)]
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(data))
+    read = load_vocabulary(path, reads_special_tokens=True)
+    assert id_lists(read, ["S [SEP]"]) == [[pieces.index("S"), 3]]
+    expected = [pieces.index(piece) for piece in ("S", "[SEP", "]")]
+    assert id_lists(load_vocabulary(path), ["S [SEP]"]) == [expected]
 
 
 def test_truncation_and_padding_of_the_file_are_left_to_rows(tmp_path):
@@ -388,6 +411,18 @@ def test_the_cache_is_for_the_rules_that_are_proven(tmp_path):
         data = make_file("roberta")
         data |= changes | {"added_tokens": data["added_tokens"] + changes.get("added_tokens", [])}
         assert encodes_by_word(tmp_path, json.dumps(data).encode()) == is_cached, changes
+
+
+def test_added_tokens_with_accents_are_decoded_as_themselves(tmp_path):
+    """Their letters stand for bytes in other pieces of ByteLevel."""
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(make_file("roberta")))
+    tokenizer.add_tokens(["caf\u00e9", "\u010daj"])
+    vocabulary, text = (
+        load_vocabulary(write(tmp_path, tokenizer)),
+        "\u00e9t\u00e9 caf\u00e9 \u010daj",
+    )
+    (ids,) = id_lists(vocabulary, [text])
+    assert vocabulary.pieces()[ids[-1]] == "\u010daj" and vocabulary.decode(ids) == text
 
 
 def test_a_token_that_has_no_name_of_its_own_is_an_added_one(tmp_path):
