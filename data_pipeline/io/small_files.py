@@ -41,6 +41,7 @@ NUL = b"\0"
 # Within Linux's limits (255 and 4,096): a longer one raises an OSError, as a disk's fault does.
 _MAX_BYTES_OF_A_NAME, _MAX_BYTES_OF_A_PATH = 255, 2000
 
+_NO_FILE = "is a folder, pipe, device or link to itself; save the content to a file and give that"
 _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would wait for its other end
 
 # Also a string that does not close: its escaped quotes would each be tried as a string's start.
@@ -106,11 +107,11 @@ def open_regular(
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.ENXIO, errno.ELOOP):  # a socket, a link to itself
-            raise DamagedFile(f"{path} is not a regular file") from None
+            raise DamagedFile(f"{path} {_NO_FILE}") from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise DamagedFile(f"{path} is not a regular file")
+        raise DamagedFile(f"{path} {_NO_FILE}")
     file = os.fdopen(descriptor, "rb")
     if not may_stand_in:
         kind = find_stand_in(os.pread(descriptor, HEAD_BYTES, 0))
