@@ -21,7 +21,8 @@ Sample = tuple[str, str]  # a sentence with a hidden word, and the guesses for i
 
 _UNPRICED: Mapping[str, float] = types.MappingProxyType({})
 # Settings that name places or seeds, which are not listed as differences of runs.
-_NO_SETTINGS = ("data.store", "data.data_cache", "data.dir", "seed", "data.random_seed")
+_SEEDS = ("seed", "data.random_seed")
+_NO_SETTINGS = ("data.store", "data.data_cache", "data.dir", *_SEEDS)
 _MAX_SETTINGS = 20
 _INCHES = (3.9, 2.4)  # a picture's size, whose words stay readable across a phone
 _APART = 0.08  # share of a picture's height that separates two values
@@ -264,7 +265,8 @@ def compare(runs: Sequence[RunState]) -> list[str]:
 
     Runs whose settings differ only in seeds form a group. The noise is the standard deviation
     within groups, pooled; each later group is compared with the first by Student's t. Losses are
-    compared term by term, only between runs of the same store.
+    compared term by term, only between runs of the same store. A run with the settings, seeds and
+    losses of another, such as a copy or a link, says nothing about noise and is left out.
     """
     if len({run.store for run in runs}) > 1:
         return ["Their stores differ, so their losses cannot be compared."]
@@ -277,7 +279,12 @@ def compare(runs: Sequence[RunState]) -> list[str]:
         elif not run.list_heldout_terms():
             sentences.append(f"{run.folder.name} has no held-out loss to compare.")
         else:
-            groups[tuple(str(values[index]) for values in differing.values())].append(run)
+            members = groups[tuple(str(values[index]) for values in differing.values())]
+            if twin := next((each for each in members if _are_alike(each, run)), None):
+                words = f"has settings, seeds and losses of {twin.folder.name}: the same run again"
+                sentences.append(f"Not compared: {run.folder.name} {words}.")
+            else:
+                members.append(run)
     if len(groups) > 1:
         ends = (".seq_len", ".masked_lm_prob")  # no other setting but data.* changes the examples
         if others := [key for key in differing if key.startswith("data.") or key.endswith(ends)]:
@@ -296,6 +303,12 @@ def compare(runs: Sequence[RunState]) -> list[str]:
     for term in shared:
         sentences += _compare_term(list(groups.values()), term)
     return sentences
+
+
+def _are_alike(first: RunState, second: RunState) -> bool:
+    """Return whether the seeds and the last held-out scores of two runs are equal."""
+    is_same = all(first.settings.get(key) == second.settings.get(key) for key in _SEEDS)
+    return is_same and first.curves.list_newest("heldout") == second.curves.list_newest("heldout")
 
 
 def _compare_term(groups: Sequence[Sequence[RunState]], term: str) -> list[str]:

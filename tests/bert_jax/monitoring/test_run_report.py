@@ -239,6 +239,19 @@ def test_a_difference_counts_if_it_is_larger_than_the_noise_between_seeds(tmp_pa
     assert describe_settings(runs) == ["optim.learning_rate: 0.1 in a0, a1; 0.2 in b0, b1."]
 
 
+@pytest.mark.parametrize("again", ["a1", "b1"])
+def test_a_run_that_is_given_twice_says_nothing_about_noise(tmp_path, again):
+    for name, rate in (("a0", 0.1), ("b0", 0.2)):
+        make_run(tmp_path / name, (6.0, rate), rate)
+    (tmp_path / again).symlink_to(again.replace("1", "0"))
+    sentences = compare([read_run(tmp_path / name) for name in sorted(["a0", "b0", again])])
+    name = again.replace("1", "0")
+    assert sentences[0].startswith(
+        f"Not compared: {again} has settings, seeds and losses of {name}:"
+    )
+    assert sentences[-1] == "b0 - a0: +0.1000 mlm loss, noise unknown."
+
+
 def test_losses_are_not_compared_without_a_ground(tmp_path):
     base = read_run(make_run(tmp_path / "a"))
     other = read_run(make_run(tmp_path / "b", rate=0.2))
