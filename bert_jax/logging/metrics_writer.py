@@ -130,9 +130,13 @@ class EventsFile:
         with _explain_errors(self._workdir):
             self._opened.close()
             folder.mkdir(exist_ok=True)
+            newest = max((path.name for path in folder.glob("*.tfevents.*")), default="")
             name = f".{time.time_ns()}"  # names differ within a second
             self._events: Any = EventsWriter(str(folder / "events"), name)
             self._opened.callback(self._events.close)
+            (made,) = folder.glob(f"*{name}")
+            if made.name < newest:  # the clock went back; TensorBoard reads by name
+                made.rename(folder / f"{newest}+")
             log = SessionLog(status=SessionLog.START)
             self._events.write_event(Event(wall_time=time.time(), step=step + 1, session_log=log))
 

@@ -133,6 +133,19 @@ def test_tensorboard_hides_the_later_steps_of_a_start_that_was_killed(tmp_path, 
         assert read[1].session_log.status == SessionLog.START
 
 
+def test_tensorboard_reads_the_starts_in_order_although_the_clock_went_back(tmp_path, monkeypatch):
+    (tmp_path / "tensorboard" / "plugins").mkdir(parents=True)  # of TensorBoard's profiler
+    now = time.time_ns()
+    for step, secs in enumerate((0, -5000, -9000, -9000, 10)):
+        monkeypatch.setattr(time, "time_ns", lambda secs=secs, step=step: now + secs * 10**9 + step)
+        monkeypatch.setattr(time, "time", lambda: time.time_ns() / 1e9)
+        events = EventsFile(tmp_path)
+        events.on_start(step)
+        events.on_close(None)
+    paths = sorted((tmp_path / "tensorboard").glob("*tfevents*"))  # as TensorBoard reads
+    assert [read_events(path)[1].step for path in paths] == [1, 2, 3, 4, 5]
+
+
 def test_tags_of_tensorboard_are_the_names_of_metrics(tmp_path):
     events = EventsFile(tmp_path)
     events.on_start(0)
