@@ -113,8 +113,10 @@ def choose_run(request: DialRequest, measure: Measure, clock: Callable[[], float
     _check_recipe(request.config)
     law = fit_ladder()
     shapes = _list_shapes(request, law)
-    for shape in shapes:  # refuse settings that do not fit a size before measuring
-        configure(request, shape, 0.0)
+    # Refuse settings that do not fit a size, and a store without held-out rows, before measuring.
+    smallest, *_ = [configure(request, shape, 0.0) for shape in shapes]
+    for phase in smallest.phases:
+        request.count_rows(phase.seq_len)
     speeds = _Speeds(request, measure, clock, law, shapes)
     size = speeds.choose_size()
     tried = set[float]()  # batches; on a busy machine the best batch may oscillate

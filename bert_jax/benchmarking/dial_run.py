@@ -44,9 +44,10 @@ from bert_jax.planning.law import count_in_words
 from bert_jax.runtime import resume, run_record
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.cli import GivenConfig
+from bert_jax.train_step.objectives import find_each
 from bert_jax.trainer import compile as compile_lib
 from bert_jax.trainer import feed as feed_lib
-from bert_jax.trainer.heldout import MANY_EPOCHS, check_next_sentences
+from bert_jax.trainer.heldout import MANY_EPOCHS, check_next_sentences, count_phase
 from data_pipeline.io import Refused
 from data_pipeline.io.atomic import write_file
 from data_pipeline.store import HELDOUT, Store
@@ -130,11 +131,14 @@ def _measure_here(stores: Sequence[Store], screen: Screen) -> Measure:
         phase = measure_lib.isolate(config.phases[index])
         alone = dataclasses.replace(config, phases=(phase,))
         size = f"{alone.model.num_hidden_layers} x {alone.model.hidden_size}"
-        with screen.spinning(f"measuring {size}, {phase.batch_size} rows of {phase.seq_len}"):
+        words = f"measuring {size}, {phase.batch_size} rows of {phase.seq_len}"
+        with screen.spinning(words) as show:
             program = measure_lib.compile_step(alone)
             source = feed_lib.StoreFeed(stores, alone)
             batches = measure_lib.make_batches(program, source, _MEASURED_BATCHES)
             setup_secs = time.monotonic() - start
+            # This takes minutes for a large store, which keeps the result for the run.
+            count_phase(source, 0, find_each(alone)[0], show)
             timed = measure_lib.measure(program, batches, measure_lib.Length(0, _MEASURED_SECS))
         return StepTime(float(np.mean(timed.group_step_secs)), setup_secs)
 

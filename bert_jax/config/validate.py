@@ -565,8 +565,8 @@ def _list_transfer_rules(config: Config) -> Iterator[Rule]:
     table = f"{has}has no rule for a narrower table: set it to 0, {none}"
     yield "model.embedding_size", has_width, table
     is_other = model.position_embedding_type != "relative"
-    other = f"{has}has no rule for its attention's projections: take another one"
+    other = f"{has}has no rule for its attention's projections: take another one, {none}"
     yield "model.position_embedding_type", is_other, other
     names = ("mlm_transform", "embedding_projection", "share_layers", "generator_hidden_size")
-    default = f"{has}has a rule for the default alone: leave it out"
+    default = f"{has}has a rule for the default alone: leave it out, {none}"
     yield from _require_defaults("model", model, names, default)

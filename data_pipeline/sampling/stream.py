@@ -205,7 +205,8 @@ def _check_split(split: Split, options: PretrainOptions) -> None:
             f"split {split.name} has too little text (documents: {split.documents}, tokens: "
             f"{split.tokens}); it needs a document, and next-sentence prediction 2, as its random "
             "second segments come from another one: build the store from 4 or more documents that "
-            "differ (--documents says where one ends), or choose other config.data.segments"
+            "differ (--documents says where one ends), or train without pairs: "
+            "--config.objective=mlm --config.data.segments=doc_sentences"
         )
     if split.sentences >= 2**32:
         raise Refused(

@@ -3,6 +3,7 @@
 import dataclasses
 import fcntl
 import itertools
+import shutil
 import time
 import types
 
@@ -19,9 +20,10 @@ from bert_jax.planning.candidates import EncoderShape
 from bert_jax.planning.fit import fit_ladder
 from bert_jax.runtime import cli, workdir_lock
 from bert_jax.runtime.run_record import FILE
-from bert_jax.trainer import feed
+from bert_jax.train_step.objectives import find_each
+from bert_jax.trainer import feed, heldout
 from data_pipeline.io import Refused
-from data_pipeline.store import EXAMPLES, open_store
+from data_pipeline.store import EXAMPLES, REFERENCES, ngrams, open_store
 from tests.bert_jax.small_runs import compiled_programs_kept_in
 from tests.bert_jax.tiny_models import build_store
 
@@ -352,7 +354,9 @@ def test_other_recipes_and_settings_that_leave_nothing_to_choose_are_refused(fla
         choose(flags=(flag,))
 
 
-@pytest.mark.parametrize("flag", ["optim.name=muon", "model.embedding_size=64"])
+@pytest.mark.parametrize(
+    "flag", ["optim.name=muon", "model.embedding_size=64", "model.mlm_transform=false"]
+)
 def test_what_a_wider_size_cannot_have_is_refused_before_any_size_is_measured(flag):
     machine = Machine()
     named = f"{flag.partition('=')[0]}.*or set config.optim.transfer=none"
@@ -584,13 +588,32 @@ def test_the_choice_for_this_machine_is_written_and_kept(tiny_store, tmp_path, m
     flags = [f"model.{field}" for field in (*size, "intermediate_size=32")]
     flags += ["phases[0].batch_size=8", "phases[1].batch_size=8", "phases[1].seq_len=32"]
     flags += ["phases[1].steps=20"]
+    store = shutil.copytree(tiny_store, tmp_path / "store", ignore=lambda *_: [REFERENCES])
     with compiled_programs_kept_in(tmp_path):
-        run = settle(tmp_path, tiny_store, "2h", flags)
+        run = settle(tmp_path, store, "2h", flags)
     assert (run.budget, run.model.hidden_size) == ("", 16)
     assert sum(phase.steps for phase in run.phases) >= MUON.min_steps
     assert "2h" in (tmp_path / dial_run.CHOSEN).read_text()
     monkeypatch.setattr(dial_run, "choose_run", lambda *_: pytest.fail("chosen again"))
-    assert settle(tmp_path, tiny_store, "2h", flags) == run
+    assert settle(tmp_path, store, "2h", flags) == run
+    # The text was read for the reference losses before the choice, not in the time left after it.
+    monkeypatch.setattr(ngrams, "estimate_probs", lambda *_: pytest.fail("read again"))
+    config = config_lib.resolve(run, store=feed.read_facts(run.data))
+    source = feed.StoreFeed(feed.open_stores(run.data), config)
+    for index, objective in enumerate(find_each(config)):
+        assert "ngram_mlm_loss" in heldout.count_phase(source, index, objective).baseline
+
+
+def test_documents_too_few_for_held_out_pairs_are_refused_before_measuring(tmp_path, monkeypatch):
+    monkeypatch.setattr(dial_run, "_measure_here", lambda *_: lambda *_: pytest.fail("measured"))
+    words = (f"w{number % 97} w{number % 89}." for number in itertools.count())
+    text = "\n\n".join(" ".join(itertools.islice(words, 8000)) for _ in range(3))
+    (tmp_path / "text.txt").write_text(text)
+    flags = ["--train_vocab=wordpiece", "--vocab_size=150"]
+    store = build_store(tmp_path / "text.txt", tmp_path / "store", *flags)
+    named = "split heldout .*--config.objective=mlm --config.data.segments=doc_sentences"
+    with pytest.raises(Refused, match=named):
+        settle(tmp_path / "run", store)
 
 
 def test_a_workdir_keeps_its_choice(tmp_path, monkeypatch):
