@@ -66,7 +66,8 @@ def settings_from(kind: type[Kind], view: Any, path: str = "config") -> Kind:
 
 
 def _check_value(hint: Any, value: Any, key: str) -> Any:
-    if hint is float and type(value) in (int, float):
+    # NumPy's float64 is a float too.
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         if not math.isfinite(value):
             raise Refused(f"{key} is {value}; it must be a finite number")
         return float(value)

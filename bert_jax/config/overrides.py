@@ -6,6 +6,7 @@ A flag names a path through the dataclass of settings, and its value must match 
 Every error names the flag, its value and what is allowed.
 """
 
+import contextlib
 import copy
 import dataclasses
 import difflib
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
+from ml_collections.config_dict import RequiredValueError
 
 from bert_jax import config as config_lib
 from bert_jax.config.config_dict import WrongArgument
@@ -32,6 +34,8 @@ from data_pipeline.spec.fields import parse_text, shorten
 
 _FLAG = re.compile(r"--?config\.([^=]*)(?:=(.*))?", re.DOTALL)
 _COLON = re.compile(r"(?<=\.py):")  # separates FILE:TEXT; folders may have colons too
+# ml_collections writes all fields with their values if a file sets one that is not there.
+_OTHER_FIELDS = re.compile(r' Other fields present: "{.*}"(?:\\+n)?', re.DOTALL)
 _INDEX = re.compile(r"\[-?\d{1,99}\]")  # int() refuses thousands of digits
 
 _MIN_SHARE = 0.5  # paths are similar from this share of common words on
@@ -110,6 +114,12 @@ def load(
     view = _run_file(path, texts)
     _check_kind(kind, view, file)
     view = ConfigDict(view)  # thaws a FrozenConfigDict
+    with view.unlocked(), contextlib.suppress(RequiredValueError):  # settings_from refuses these
+        if isinstance(phases := view.get("phases"), list | tuple):
+            view.phases = tuple(
+                config_lib.to_config_dict(each) if isinstance(each, config_lib.Phase) else each
+                for each in phases
+            )
     _complete(view, config_lib.to_config_dict(kind()))
     for override in overrides:
         _set(kind, view, override)
@@ -225,7 +235,7 @@ def _describe_error(error: BaseException, path: str) -> str:
     else:
         frames = traceback.extract_tb(error.__traceback__)
         line = next((frame.lineno for frame in reversed(frames) if frame.filename == file), None)
-        message = " ".join(str(error).split())
+        message = " ".join(_OTHER_FIELDS.sub(" ", str(error)).split())
         if not isinstance(error, ValueError):
             message = f"{type(error).__name__}: {message}"
     return f"--config={path}{f', line {line}' if line else ''}: {message}"

@@ -192,6 +192,10 @@ def test_what_stands_after_the_colon_is_read_once_and_as_a_flag_is(text, words):
 def test_phases_may_be_a_list_and_one_without_its_comma_is_named(load):
     listed = load(Config, text=settings(Config, "phases=[Phase(64, 10)]"))
     assert listed.phases == (Phase(64, 10),)
+    later = settings(Config).replace(" return", "\n    a =")
+    later += "    a.phases = (Phase(64, 10),) * 2\n    return a\n"
+    phases = load(Config, ("phases[1].steps", "7"), text=later).phases
+    assert phases == (Phase(64, 10), Phase(64, 7))
     with pytest.raises(ValueError, match=r"config\.phases is a ConfigDict; .*\(ENTRY,\)$"):
         load(Config, text=settings(Config, "phases=(Phase(64, 10))"))
 
@@ -229,6 +233,10 @@ def test_what_fine_tuning_fills_in_is_refused_with_what_it_follows_from(load, pa
         ("\ndef get_config(:\n", ", line 2: not Python: "),
         ("import sys\nsys.exit(3)\n", ", line 2: SystemExit: 3"),
         ("get_config = 5\n", "it has no get_config()"),
+        (
+            f"{settings(Config)}get_config().optim.learning_rat = 1\n",
+            'the config is locked. Did you mean "learning_rate" instead of "learning_rat"?',
+        ),
         (
             "def get_config(a, b) -> int: pass\n",
             "get_config(a, b) does not fit: it is called with noth",
@@ -282,6 +290,7 @@ def test_a_file_may_leave_out_what_a_flag_sets(load, content):
 
 
 IMPORTS = (
+    "import numpy\n"
     "from ml_collections.config_dict import *\n"
     "from bert_jax.config import Config, Phase, to_config_dict\n"
 )
@@ -293,6 +302,7 @@ IMPORTS = (
         ("ConfigDict(dict(seed=required_placeholder(int)))", "seed", ("seed", 20)),
         ("ConfigDict(dict(seed=placeholder(int)))", "seed", ("seed", 20)),
         ("FrozenConfigDict(dict(seed=3))", "optim.beta1", ("optim.beta1", 20.0)),
+        ("ConfigDict(dict(optim=dict(beta1=numpy.float64(0.5))))", "seed", ("optim.beta1", 0.5)),
         # Fine-tuning has its own defaults of a group, also where a file sets another field of it.
         ("ConfigDict(dict(optim=dict(beta1=0.5)))", "seed", ("optim.learning_rate", 5e-5)),
     ],
