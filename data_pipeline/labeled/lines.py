@@ -20,7 +20,8 @@ from data_pipeline.vocab import Vocabulary, split_ids
 from data_pipeline.vocab.wordpiece import refuse_one_text
 
 STDIN = "-"
-_PAIR = re.compile(r"(.*) \|\|\| (.*)")  # the last ||| separates: extract_features.py@eedf5716ce
+# The last ||| separates: extract_features.py@eedf5716ce. A text from Python may have line breaks.
+_PAIR = re.compile(r"(.*) \|\|\| (.*)", re.DOTALL)
 _LINES_AT_ONCE = 512  # encoded in one call
 
 

@@ -42,7 +42,7 @@ def rows_of(lines, vocabulary, max_seq_length=11, most_tokens=1000):
 
 
 def test_each_line_is_a_row_and_bars_part_a_pair(vocabulary):
-    lines = ["The cats sat\n", "the cat ||| sat\r\n", " \n", "the ||| cat ||| sat", "sat |||"]
+    lines = ["The cats sat\n", "the\ncat ||| sat\r\n", " \n", "the ||| cat ||| sat", "sat |||"]
     (rows,), counts = rows_of(lines, vocabulary)
     assert rows == [
         ([CLS, THE, CAT, S, SAT, SEP], 6),
