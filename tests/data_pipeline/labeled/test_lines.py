@@ -109,6 +109,12 @@ def test_lines_of_a_pipe_end_as_those_of_a_file(tmp_path, monkeypatch, block_byt
         assert lines == ["one", "two", "thr\u00e9e", "", "four"]
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.TSV", "s3://b/a.jsonl.gz", "a.json", "a.parquet"])
+def test_a_table_is_no_file_of_lines(name):
+    with pytest.raises(ValueError, match=f"--input is {name}, a table by its name, .* in \\(-\\)"):
+        check_lines(name, "--input")
+
+
 def test_a_folder_is_no_file_of_lines(tmp_path):
     with pytest.raises(ValueError, match=r"--input is .*which is not a file; give a text file, a"):
         check_lines(str(tmp_path), "--input")
