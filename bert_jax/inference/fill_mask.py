@@ -23,6 +23,7 @@ from data_pipeline.labeled.rows import build_rows
 from data_pipeline.store import EXAMPLES, Split, Store
 from data_pipeline.vocab import BYTE_LEVEL, WORD_START, Vocabulary, split_ids
 from data_pipeline.vocab.byte_level import SPACE
+from data_pipeline.vocab.wordpiece import replace_surrogates
 
 MASK = "[MASK]"
 _HELDOUT_TOKENS = (8, 25)  # fewest and most tokens of a held-out sentence to ask about
@@ -62,8 +63,14 @@ def read_question(model: PlacedModel, sentence: str) -> Question:
     """Read a sentence with [MASK] in it, or with the vocabulary's own spelling, such as <mask>.
 
     Raises:
-      Refused: there is no [MASK], or the sentence is longer than the model's positions.
+      Refused: there is no [MASK], the sentence is not UTF-8, or it is longer than the model's
+        positions.
     """
+    if replace_surrogates(sentence) != sentence:  # BERT drops them: another sentence is guessed
+        raise Refused(
+            f"{sentence!a:.80} has bytes that are not UTF-8; write it in UTF-8, in a locale that "
+            "reads it, such as LC_ALL=C.UTF-8"
+        )
     special_ids, vocabulary = model.vocabulary.special_ids, model.vocabulary
     parts = sentence.replace(vocabulary.pieces()[special_ids["mask"]], MASK).split(MASK)
     if len(parts) < 2:

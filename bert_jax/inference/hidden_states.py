@@ -80,7 +80,7 @@ def choose_layers(text: str, layers: int) -> Layers:
         f"the checkpoint has {layers} layers: 0 is the embeddings, 1 to {layers} and -{layers} to "
         f"-1 are the layers, -4: the last four, -2,-1 a list"
     )
-    text = text.replace(" ", "")
+    text = re.sub(r"\s*([,:])\s*", r"\1", text.strip())  # "1 2" is no 12
     if bounds := _SLICE.fullmatch(text):
         start, end = (None if bound is None else int(bound) for bound in bounds.groups())
         first = -layers - 1 if text.startswith("-") else 0

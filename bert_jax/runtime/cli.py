@@ -282,7 +282,10 @@ def _describe_missing_device(error: Exception) -> tuple[int, str] | None:
     platforms = jax.config.jax_platforms or ""
     wanted = f"error: JAX_PLATFORMS is {repr(platforms) if platforms else 'not set'}"
     _, is_of_backends, reason = str(error).partition("Unable to initialize backend ")
-    if is_of_backends:
+    older = os.environ.get("JAX_PLATFORM_NAME")
+    if older and str(error).startswith("Unknown backend"):
+        platforms, wanted = older, f"error: JAX_PLATFORM_NAME is {older!r}"
+    elif is_of_backends:
         # JAX's message: platform, reason, advice in brackets.
         reason = reason.splitlines()[0].partition(": ")[2].partition(" (set JAX_PLATFORMS")[0]
         reason = reason.partition(" (you may need")[0].rstrip(".")

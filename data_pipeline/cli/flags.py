@@ -178,7 +178,7 @@ class Command(Generic[Values]):
                 f"as in: {self.example}"
             )
         if name.partition(".")[0] == "config" and "--config" not in fields:
-            return f"{shorten(given)}: this command takes no --config"
+            return f"{shorten(given)}: this command takes no --config; --help lists its flags"
         written = name.replace("-", "_")
         flags = [flag.removeprefix("--") for flag in fields if flag.startswith("--")]
         near = [other for other in flags if {name, other} <= _MODELS]

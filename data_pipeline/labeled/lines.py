@@ -20,7 +20,9 @@ from data_pipeline.vocab import Vocabulary, split_ids
 from data_pipeline.vocab.wordpiece import refuse_one_text
 
 STDIN = "-"
-_PAIR = re.compile(r"(.*) \|\|\| (.*)")  # the last ||| separates: extract_features.py@eedf5716ce
+# The last ||| separates: extract_features.py@eedf5716ce. A text from Python may have line breaks.
+_PAIR = re.compile(r"(.*) \|\|\| (.*)", re.DOTALL)
+_TABLE = re.compile(r"\.(jsonl?|ndjson|csv|tsv|parquet|arrow)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
 _LINES_AT_ONCE = 512  # encoded in one call
 
 
@@ -36,7 +38,12 @@ class LineCounts:
 
 
 def check_lines(address: str, flag: str) -> None:
-    """Raise if open_lines would find no file; `flag` gave the address."""
+    """Raise if open_lines would find no file, or a table by its name; `flag` gave the address."""
+    if _TABLE.search(address):
+        raise Refused(
+            f"{flag} is {address}, a table by its name, and here a line is a text: write the texts "
+            "alone to a file, a line each, or pipe the file in (-) to read it as it is"
+        )
     if address == STDIN or is_address(address):
         return
     if not (pathlib.Path(address).is_file() or _is_pipe(address)):

@@ -268,10 +268,15 @@ def read_manifest(directory: pathlib.Path) -> dict[str, Any]:
             f"--output=stores/{shlex.quote(name)} --train_vocab=wordpiece --vocab_size=8192"
         )
     if not path.exists():
+        problem = f"it has no {MANIFEST} (a build that did not finish leaves none)"
+        if not directory.exists():
+            problem = "there is no such folder"
+            if not directory.is_absolute():  # as a run recorded it, perhaps from another folder
+                problem += f" in the current one, {pathlib.Path.cwd()}"
         raise Refused(
-            f"{directory} is not a store: it has no {MANIFEST} (a build that did not finish leaves "
-            "none); make one with: python -m data_pipeline.build --input='corpus/*.txt' "
-            f"--output={shlex.quote(str(directory))} --train_vocab=wordpiece --vocab_size=8192"
+            f"{directory} is not a store: {problem}; make one with: python -m data_pipeline.build "
+            f"--input='corpus/*.txt' --output={shlex.quote(str(directory))} "
+            "--train_vocab=wordpiece --vocab_size=8192"
         )
     return parse_manifest(small_files.read_bytes(path, directory), str(directory))
 

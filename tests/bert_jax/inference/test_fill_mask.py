@@ -89,6 +89,7 @@ def test_it_has_learned_the_grammar_of_its_corpus(model):
     [
         ("a dog sees the cat", r"'a dog sees the cat' has no \[MASK\]; write it"),
         ("a dog [mask] the cat", "in capitals"),
+        ("a d\udcf6g [MASK]", r"'a d\\udcf6g \[MASK\]' has bytes that are not UTF-8; write it in "),
         ("[MASK] " + "the cat " * 20, r"is 43 tokens with \[CLS\] and \[SEP\], the model reads 24"),
     ],
 )

@@ -37,14 +37,17 @@ def test_layers_are_chosen_as_python_indexes_a_list(text):
 def test_layers_keep_the_numbers_that_they_were_asked_by():
     assert choose_layers("-4:", 6).numbers == (-4, -3, -2, -1)
     assert choose_layers("0:2", 6).numbers == (0, 1)
-    assert choose_layers("-1, 0", 6).numbers == (-1, 0)
+    assert choose_layers(" -1 , 0 ", 6).numbers == (-1, 0)
 
 
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
         (("7", "-8", "-1,7", "3:3", "-9:", "7:"), "--layers is '{}', but the checkpoint "),
-        (("", "last", "1.5", "::2", "1;2", "-"), "not a number, list or range; the checkpoint "),
+        (
+            ("", "last", "1.5", "::2", "1;2", "-", "1 2", "-2 -1", "- 1"),
+            "not a number, list or range; the checkpoint ",
+        ),
     ],
 )
 def test_layers_that_are_not_there_are_refused(texts, words):

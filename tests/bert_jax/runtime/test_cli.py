@@ -180,15 +180,19 @@ def test_a_device_that_is_busy_may_come_later_and_one_that_is_absent_not(end, re
 
 
 @pytest.mark.slow
-def test_a_device_is_absent_without_asserts_too():
+@pytest.mark.parametrize(
+    ("name", "value"), [("JAX_PLATFORMS", "cuda"), ("JAX_PLATFORM_NAME", "gpu")]
+)
+def test_a_device_is_absent_without_asserts_too(name, value):
     code = (
         "import jax; from bert_jax.runtime import cli; import tests.data_pipeline.cli.no_flags as n"
     )
     code += "; print(cli.run(n.COMMAND, lambda *_: jax.devices() and 0, '', []))"
-    env = {**os.environ, "JAX_PLATFORMS": "cuda"}
+    env = {**os.environ, "JAX_PLATFORMS": "cpu", name: value}
     command = [sys.executable, "-O", "-c", code]
     ran = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True)
-    assert ran.stdout == "2\n" and ran.stderr.startswith("error: JAX_PLATFORMS is 'cuda', ")
+    wanted = f"error: {name} is {value!r}, but JAX finds no such device here"
+    assert ran.stdout == "2\n" and ran.stderr.startswith(wanted)
 
 
 def test_help_shows_a_config_of_the_command(forked):

@@ -42,7 +42,7 @@ def rows_of(lines, vocabulary, max_seq_length=11, most_tokens=1000):
 
 
 def test_each_line_is_a_row_and_bars_part_a_pair(vocabulary):
-    lines = ["The cats sat\n", "the cat ||| sat\r\n", " \n", "the ||| cat ||| sat", "sat |||"]
+    lines = ["The cats sat\n", "the\ncat ||| sat\r\n", " \n", "the ||| cat ||| sat", "sat |||"]
     (rows,), counts = rows_of(lines, vocabulary)
     assert rows == [
         ([CLS, THE, CAT, S, SAT, SEP], 6),
@@ -107,6 +107,12 @@ def test_lines_of_a_pipe_end_as_those_of_a_file(tmp_path, monkeypatch, block_byt
         check_lines(str(tmp_path / name), "--input")
         lines = [line.rstrip("\r") for line in open_lines(str(tmp_path / name))]
         assert lines == ["one", "two", "thr\u00e9e", "", "four"]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.TSV", "s3://b/a.jsonl.gz", "a.json", "a.parquet"])
+def test_a_table_is_no_file_of_lines(name):
+    with pytest.raises(ValueError, match=f"--input is {name}, a table by its name, .* in \\(-\\)"):
+        check_lines(name, "--input")
 
 
 def test_a_folder_is_no_file_of_lines(tmp_path):

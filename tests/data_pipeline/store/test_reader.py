@@ -83,7 +83,11 @@ def test_a_file_of_text_in_place_of_a_store_is_the_input_of_a_build(tmp_path):
     text = tmp_path / "news.jsonl"
     text.write_text('{"text": "A line."}\n')
     refused(text, f"news.jsonl is a file, not a store; .* --input={text} --output=stores/news ")
-    refused(tmp_path / "my store", "has no manifest.json .* --output='.*/my store' --train_vocab=")
+    absent, gone = tmp_path / "my store", "my store is not a store: there is no such folder"
+    refused(absent, f"{gone}; make one with: .* --output='.*/my store' --train_vocab=")
+    refused("my store", f"{gone} in the current one, {pathlib.Path.cwd()}; make one with: ")
+    absent.mkdir()
+    refused(absent, "my store is not a store: it has no manifest.json .* --output='.*/my store' ")
 
 
 @pytest.mark.fault(19, "a file of a store is cut off, then gone")
