@@ -184,8 +184,11 @@ def test_hosts_refuses_bad_names_in_one_sentence(folder, words):
 
 def write_ssh(folder):
     """An ssh to this machine: each host is a home folder with a clone."""
+    # As of a ~/.ssh/config with ControlPersist and RequestTTY, in OpenSSH 8.0.
+    stays = '[[ "$*" == *ControlPersist=no* ]] || sleep 60 >/dev/null &'
+    ends = '[[ "$*" == *RequestTTY=no* ]] || exec > >(sed "s/$/\r/")'
     line = 'while [[ $1 == -o ]]; do shift 2; done; host=$2; cd "$HOSTS/$host" && shift 2'
-    write_command(folder / "my tools" / "ssh", line, 'HOSTNAME=$host exec sh -c "$*"')
+    write_command(folder / "my tools" / "ssh", stays, ends, line, 'HOSTNAME=$host exec sh -c "$*"')
     for name in "abc":
         (folder / name / "clone").mkdir(parents=True)
         (folder / name / "clone" / "launch").symlink_to(LAUNCH)
