@@ -84,7 +84,18 @@ def _make_job(given: Namespace) -> Job:
         job = dataclasses.replace(job, commit=find_commit(given.revision or ""))
         if job.wheelhouse and not given.dry_run and ask(job.pack()[0]).code:
             refuse(f"{job.wheelhouse}/complete was not found; run launch/wheelhouse.sh first")
-    return job if given.script == "setup" else check_config(job)
+    if given.script == "setup":
+        return job
+    job = check_config(job)
+    # An image for pods may have a store.
+    known = ("gs://", "/") if cluster.slice.road == "gke" else ("gs://",)
+    lost = [store for store in job.store.split(",") if store and not store.startswith(known)]
+    if starts_itself and lost:
+        refuse(
+            f"config.data.store={lost[0]} is on none of the machines, which have files of the clone"
+            f" alone; gcloud storage cp --recursive {lost[0]} gs://BUCKET/stores/, and name that"
+        )
+    return job
 
 
 def _need_flags(job: Job) -> None:
@@ -94,10 +105,13 @@ def _need_flags(job: Job) -> None:
     folder = job.workdir.removeprefix("gs://")
     if folder not in (job.workdir, plain := os.path.normpath(folder)):
         refuse(f"--workdir={job.workdir} is gs://{plain} to training; give that")
+    if folder != job.workdir and set(folder) & set("*?["):
+        refuse(f"--workdir={job.workdir} has one of *?[, a pattern to gcloud; give another name")
     if any(f.startswith("--print_config") and f != "--print_config=false" for f in job.flags):
         refuse("--print_config trains nothing, on a slice that costs money; remove it")
-    if alone := next((flag for flag in job.flags if flag.startswith("--multihost=")), ""):
-        refuse(f"{alone} would replace the --multihost that all hosts get; remove it")
+    own = ("--multihost=", "--num_processes", "--process_id")
+    if alone := next((flag for flag in job.flags if flag.startswith(own)), ""):
+        refuse(f"{alone} would replace what --multihost finds on each host; remove it")
 
 
 def create(given: Namespace, road: ModuleType) -> int:

@@ -102,7 +102,8 @@ def ask(command: Command) -> Answer:
         except OSError as error:
             return Answer(127, "", f"{command.words[0]} could not be started: {error}")
         try:
-            child.communicate((command.given or "").encode() or None, timeout=command.secs)
+            given = os.fsencode(command.given or "")  # a folder's name may not be UTF-8
+            child.communicate(given or None, timeout=command.secs)
         except BaseException as error:  # KeyboardInterrupt included
             for number in (signal.SIGTERM, signal.SIGKILL):
                 # macOS does not permit it for a group that has ended and was not waited for.

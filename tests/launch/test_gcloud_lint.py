@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -112,8 +113,13 @@ def test_gcloud_knows_every_command_and_flag(tmp_path):
 
 @needs_gcloud
 @pytest.mark.slow
-def test_gcloud_asks_for_no_region_of_a_subnetwork(tmp_path):
-    """Its check does not resolve names; creation does, before it asks for the image."""
+def test_gcloud_asks_for_no_region_of_a_subnetwork(tmp_path, monkeypatch):
+    """Its check does not resolve names; creation does, before it asks for the image.
+
+    Nor is it confused by the path of a clone.
+    """
+    folder = shutil.copytree(LAUNCH / "worker", tmp_path / "my, clone=1" / "worker").parent
+    monkeypatch.setattr(compute_engine, "LAUNCH", folder)
     job = make_job(tmp_path, "compute_engine", NETWORK="my-network", SUBNETWORK="my-subnetwork")
     words = [command.words for command in compute_engine.plan("create", job)]
     (template,) = (own for own in words if own[2:4] == ["instance-templates", "create"])
