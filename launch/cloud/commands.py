@@ -87,10 +87,9 @@ def _make_job(given: Namespace) -> Job:
     if given.script == "setup":
         return job
     job = check_config(job)
-    # An image for pods may have a store.
-    known = ("gs://", "/") if cluster.slice.road == "gke" else ("gs://",)
-    lost = [store for store in job.store.split(",") if store and not store.startswith(known)]
-    if starts_itself and lost:
+    # A disk that all workers mount, or an image for pods, may have a store.
+    known = ("gs://",) if cluster.slice.road == "compute_engine" else ("gs://", "/")
+    if lost := [store for store in job.store.split(",") if store and not store.startswith(known)]:
         refuse(
             f"config.data.store={lost[0]} is on none of the machines, which have files of the clone"
             f" alone; gcloud storage cp --recursive {lost[0]} gs://BUCKET/stores/, and name that"

@@ -60,12 +60,13 @@ def job(folder, monkeypatch):
     """A function that starts slurm.sh once: the code of srun, checkpoints before and after."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     steps = folder / "steps"
-    write_answers(folder, python=take(steps), srun=['exit "$CODE"'], scontrol=[])
+    python = ["[[ -z ${PYTHONSAFEPATH-} ]] || exit 1", *take(steps)]  # the clone is imported
+    write_answers(folder, python=python, srun=['exit "$CODE"'], scontrol=[])
 
     def start(code, before=0, after=0, *flags, **around):
         steps.write_text(f"{before}\n{after}\n")
         words = ["bash", str(LAUNCH / "slurm.sh"), "--workdir=w", *flags]
-        around = os.environ | {"CODE": str(code)} | around
+        around = os.environ | {"CODE": str(code), "PYTHONSAFEPATH": "1"} | around
         return call(words, cwd=folder / "clone", env=around)
 
     return start

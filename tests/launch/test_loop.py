@@ -257,6 +257,7 @@ def test_only_a_complete_checkpoint_in_the_bucket_counts():
 
 
 BARE = {"PATH": "/usr/bin:/bin", "LAUNCH_PYTHON": sys.executable, "CDPATH": ".", "COLUMNS": "80"}
+BARE |= {"PYTHONSAFEPATH": "1"}
 
 
 def test_the_entry_itself_is_no_script():

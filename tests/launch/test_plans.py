@@ -179,6 +179,7 @@ FLAGS_REFUSED = [
     ("pod", ("../a.py", *GKE[2:]), "--config=../a.py is no path from the clone's root"),
     ("pod", ("/a.py", GKE[2], "--topology=v6e:4x4"), "--config=/a.py is no path"),
     ("pod", (*GKE[1:], "--config.data.store=stores/a"), "store=stores/a is on none"),
+    ("watch", (*TRAIN_FLAGS, "--config.data.store=stores/a"), "store=stores/a is on none"),
     (
         "create",
         (TRAIN_FLAGS[0], *GKE[2:4], "--revision=HEAD", "--config.data.store=gs://b/s,/mnt/s"),
