@@ -136,7 +136,7 @@ def _resolve(folder: pathlib.Path, path: str, flags: Sequence[str]) -> str:
         if ran.returncode != 2:
             break
     if ran.returncode == 0:
-        return _check_data_cache(ran.stdout)
+        return _check_resolved(ran.stdout)
     if ran.returncode == 2 and "error: " in ran.stderr:
         refuse(ran.stderr.rpartition("error: ")[2].split("\n")[0])
     if not os.path.isabs(path) and not (folder / path).is_file():
@@ -145,8 +145,10 @@ def _resolve(folder: pathlib.Path, path: str, flags: Sequence[str]) -> str:
     return ""
 
 
-def _check_data_cache(resolved: str) -> str:
-    """Return the store; refuse an address without a folder for copies, as workers would."""
+def _check_resolved(resolved: str) -> str:
+    """Return the store; refuse what workers would: several slices, no folder for copies of it."""
+    if slices := re.search(r"\n  num_slices: (?!1\n)(\d+)", resolved):
+        refuse(f"config.mesh.num_slices is {slices[1]}, but one slice is created; leave it at 1")
     found = re.search(r"""\n  store: ["']?([^\n"']*)""", resolved)
     store = found[1] if found else ""
     if "://" in store and "\n  data_cache: ''" in resolved:

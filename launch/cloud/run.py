@@ -35,7 +35,7 @@ _PERMANENT = re.compile(
     r"|\(Unauthorized\)|client to provide credentials|localhost:8080 was refused"
     r"|exec: executable \S+ not found|gcloud auth login|INVALID_ARGUMENT|Invalid (value|choice)"
     r"|unrecognized arguments|QUOTA_EXCEEDED|Quota (limit|')|[Qq]uota exceeded|could not be started"
-    r"|was not made here"
+    r"|was not made here|have a resource type|no matches for kind|is invalid:|\(BadRequest\)"
 )
 
 
@@ -84,7 +84,7 @@ class Answer:
     def words(self) -> str:
         """Return the error in one line, as gcloud or kubectl tells it, else the last line."""
         lines = [line for line in self.err.split("\n") if line.strip()]
-        told = re.split("\nERROR: |\n(?=Unable to connect )", f"\n{self.err}", maxsplit=1)[1:]
+        told = re.split("\nERROR: |\n(?=Unable to |error: )", f"\n{self.err}", maxsplit=1)[1:]
         return " ".join((told or lines[-1:] or ["no message"])[0].split())[:500]
 
 

@@ -219,6 +219,7 @@ def test_what_only_workers_have_is_left_to_them(call, cluster, config, tmp_path,
 MISTAKES = {
     "--config.phases[0].stpes=3": "phases[0].stpes=3",
     "--config.data.store=gs://b/s": "config.data.store is gs://b/s",
+    "--config.mesh.num_slices=2": "config.mesh.num_slices is 2, but one slice is created",
 }
 
 
