@@ -87,12 +87,13 @@ def _make_job(given: Namespace) -> Job:
     if given.script == "setup":
         return job
     job = check_config(job)
-    # A disk that all workers mount, or an image for pods, may have a store.
-    known = ("gs://",) if cluster.slice.road == "compute_engine" else ("gs://", "/")
-    if lost := [store for store in job.store.split(",") if store and not store.startswith(known)]:
+    # A disk that all workers mount, or an image for pods, may have it; its name may have commas.
+    mounted = () if cluster.slice.road == "compute_engine" else ("/",)
+    stores = [] if job.store.startswith(mounted) else map(str.strip, job.store.split(","))
+    if lost := next((store for store in stores if not store.startswith(("gs://", *mounted))), ""):
         refuse(
-            f"config.data.store={lost[0]} is on none of the machines, which have files of the clone"
-            f" alone; gcloud storage cp --recursive {lost[0]} gs://BUCKET/stores/, and name that"
+            f"config.data.store={lost} is on none of the machines, which have files of the clone "
+            f"alone; gcloud storage cp --recursive {lost} gs://BUCKET/stores/, and name that"
         )
     return job
 

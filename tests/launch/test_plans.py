@@ -182,7 +182,7 @@ FLAGS_REFUSED = [
     ("watch", (*TRAIN_FLAGS, "--config.data.store=stores/a"), "store=stores/a is on none"),
     (
         "create",
-        (TRAIN_FLAGS[0], *GKE[2:4], "--revision=HEAD", "--config.data.store=gs://b/s,/mnt/s"),
+        (TRAIN_FLAGS[0], *GKE[2:4], "--revision=HEAD", "--config.data.store=gs://b/s, /mnt/s"),
         "store=/mnt/s is on none",
     ),
     ("logs", ("--topology=v6e:4x4", "--worker=3"), "--worker=3 is no machine of a group"),
