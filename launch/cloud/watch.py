@@ -103,8 +103,8 @@ class BucketLock:
                 return f"{content[:200]}, {age / 60:.0f} min ago"
         if said.code and not said.is_absent:
             return ""
-        line = f"gcloud storage cp - --if-generation-match={generation}"
-        said = self.ask(make(line, self.address, given=f"{self.owner}\n"))
+        words = (self.address, f"--if-generation-match={generation}")
+        said = self.ask(make("gcloud storage cp -", *words, given=f"{self.owner}\n"))
         if said.code == 0:
             self.renewed = self.clock()
         elif not self.renewed:
