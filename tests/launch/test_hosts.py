@@ -142,7 +142,8 @@ def test_hosts_restarts_after_the_codes_that_may_succeed(folder, code, is_restar
     flags = r"--workdir=w --x=a\ \'b\'\ \$\(id\) --multihost --num_processes=2"
     first = f"{own} --coordinator_address=a:8482 {flags} --process_id=0"
     assert min(begun) == first
-    options = "-o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=20 --"
+    options = "-o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=20"
+    options += " -o RequestTTY=no -o ControlPersist=no --"
     assert set(calls(folder, "ssh")) == {f"{options} {host} bash" for host in "ab"}
 
 
