@@ -17,7 +17,10 @@ readonly GRACE_SECS=${GRACE_SECS-120}
 # Exit codes with which another start would end too. A process ends with 0 only after all have agreed that the
 # run is complete.
 readonly FINAL='[023]|126|127'
-readonly SSH=(timeout 300 ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=20)
+# Whatever ~/.ssh/config says: no terminal, whose lines end in \r, and no connection that stays, as an older ssh
+# then keeps stderr open, and with it the pipe.
+readonly SSH=(timeout 300 ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=20
+    -o RequestTTY=no -o ControlPersist=no)
 readonly HOST='([[:alnum:]_][[:alnum:]_.-]*@)?[[:alnum:]][[:alnum:]_.-]*'
 
 refuse() {

@@ -21,7 +21,7 @@ refuse() {
 }
 
 newest_step() {
-    "$python" -m launch.worker.newest_step "$workdir" || echo unknown
+    PYTHONSAFEPATH='' "$python" -m launch.worker.newest_step "$workdir" || echo unknown
 }
 
 if [[ ${1-} == --help ]]; then

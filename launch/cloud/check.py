@@ -58,7 +58,7 @@ def list_checks(job: Job) -> Iterator[Check]:
         else:  # a workdir may be in another region
             yield Check(name, describe, remedy)
     for address in (job.store or job.find("config.data.store")).split(","):
-        if (store := address.rstrip("/")).startswith("gs://"):
+        if (store := address.strip().rstrip("/")).startswith("gs://"):
             command = make("gcloud storage ls", f"{store}/manifest.json")
             remedy = "gcloud storage cp --recursive stores/{2} {0}/".format(*store.rpartition("/"))
             yield Check(store, command, remedy)

@@ -84,7 +84,18 @@ def _make_job(given: Namespace) -> Job:
         job = dataclasses.replace(job, commit=find_commit(given.revision or ""))
         if job.wheelhouse and not given.dry_run and ask(job.pack()[0]).code:
             refuse(f"{job.wheelhouse}/complete was not found; run launch/wheelhouse.sh first")
-    return job if given.script == "setup" else check_config(job)
+    if given.script == "setup":
+        return job
+    job = check_config(job)
+    # A disk that all workers mount, or an image for pods, may have it; its name may have commas.
+    mounted = () if cluster.slice.road == "compute_engine" else ("/",)
+    stores = [] if job.store.startswith(mounted) else map(str.strip, job.store.split(","))
+    if lost := next((store for store in stores if not store.startswith(("gs://", *mounted))), ""):
+        refuse(
+            f"config.data.store={lost} is on none of the machines, which have files of the clone "
+            f"alone; gcloud storage cp --recursive {lost} gs://BUCKET/stores/, and name that"
+        )
+    return job
 
 
 def _need_flags(job: Job) -> None:
@@ -94,10 +105,13 @@ def _need_flags(job: Job) -> None:
     folder = job.workdir.removeprefix("gs://")
     if folder not in (job.workdir, plain := os.path.normpath(folder)):
         refuse(f"--workdir={job.workdir} is gs://{plain} to training; give that")
+    if folder != job.workdir and set(folder) & set("*?["):
+        refuse(f"--workdir={job.workdir} has one of *?[, a pattern to gcloud; give another name")
     if any(f.startswith("--print_config") and f != "--print_config=false" for f in job.flags):
         refuse("--print_config trains nothing, on a slice that costs money; remove it")
-    if alone := next((flag for flag in job.flags if flag.startswith("--multihost=")), ""):
-        refuse(f"{alone} would replace the --multihost that all hosts get; remove it")
+    own = ("--multihost=", "--num_processes", "--process_id")
+    if alone := next((flag for flag in job.flags if flag.startswith(own)), ""):
+        refuse(f"{alone} would replace what --multihost finds on each host; remove it")
 
 
 def create(given: Namespace, road: ModuleType) -> int:

@@ -112,7 +112,8 @@ def _create(job: Job) -> list[Command]:
         {cluster.flags(service_account="SERVICE_ACCOUNT")}
         --metadata=bert-jax-folder={_find_folder(cluster)}"""
     worker = LAUNCH / "worker"
-    scripts = f"startup-script={worker / 'on_boot.sh'},shutdown-script={worker / 'on_shutdown.sh'}"
+    # The clone's path may have a comma; gcloud splits at what stands between ^ and ^ instead.
+    scripts = f"startup-script={worker}/on_boot.sh;;shutdown-script={worker}/on_shutdown.sh"
     group = f"""--size=0 --target-size-policy-mode=bulk
         --template={resources}/instanceTemplates/{name}
         --workload-policy={resources}/resourcePolicies/{name}
@@ -120,7 +121,7 @@ def _create(job: Job) -> list[Command]:
     description = f"--description={cluster.label},workdir={job.workdir}"
     return [
         make(policy),
-        make(template, f"--metadata-from-file={scripts}"),
+        make(template, f"--metadata-from-file=^;;^{scripts}"),
         _managed(cluster, "create", group, description),
         _managed(cluster, "resize", f"--size={slice_.hosts}"),
     ]

@@ -19,7 +19,7 @@ SET_UP_SECS = 3600
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Hold commit, flags, whether packages come from the bucket, the config's store on gs://."""
+    """Hold commit, flags, whether packages come from the bucket, the config's store."""
 
     cluster: Cluster
     flags: tuple[str, ...] = ()
@@ -61,14 +61,16 @@ class Job:
 
 
 def _git(*words: str) -> tuple[int, str]:
-    ran = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
+    command = ["git", "-C", str(ROOT), *words]
+    ran = subprocess.run(command, capture_output=True, encoding="utf-8", errors="surrogateescape")
     return ran.returncode, (ran.stderr if ran.returncode else ran.stdout).strip()
 
 
 def find_commit(revision: str) -> str:
     """Return the full hash of a commit of the clone; '' is HEAD, with everything committed."""
     code, top = _git("rev-parse", "--show-toplevel") if shutil.which("git") else (1, "not on PATH")
-    if code or pathlib.Path(top) != ROOT.resolve():
+    # macOS has several spellings of a name: another case, and accents in two forms.
+    if code or not (os.path.exists(top) and os.path.samefile(top, ROOT)):
         refuse(f"{ROOT} is no clone of bert_jax, and a commit of one is sent (git: {top[:99]})")
     # No machine reads cluster.env.
     status = _git("status", "--porcelain", "--", ".", ":!launch/cluster.env")[1]
@@ -112,7 +114,7 @@ def check_config(job: Job) -> Job:
                 why = os.fsdecode(ran.stderr).split("\n")[0]
                 refuse(f"the commit is not unpacked in {folder} ({why}); make room, or set TMPDIR")
             store = _resolve(pathlib.Path(folder), path, job.flags)
-    return dataclasses.replace(job, store=store)
+    return dataclasses.replace(job, store=store or job.find("config.data.store"))
 
 
 def _note(words: str) -> None:
@@ -129,12 +131,12 @@ def _resolve(folder: pathlib.Path, path: str, flags: Sequence[str]) -> str:
         words = [os.path.abspath(python), "-m", "bert_jax.train", *flags, *more, "--print_config"]
         ran = subprocess.run(
             words, cwd=folder, env=os.environ | {"JAX_PLATFORMS": "cpu"},
-            stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace",
         )  # fmt: skip
         if ran.returncode != 2:
             break
     if ran.returncode == 0:
-        return _check_data_cache(ran.stdout)
+        return _check_resolved(ran.stdout)
     if ran.returncode == 2 and "error: " in ran.stderr:
         refuse(ran.stderr.rpartition("error: ")[2].split("\n")[0])
     if not os.path.isabs(path) and not (folder / path).is_file():
@@ -143,12 +145,15 @@ def _resolve(folder: pathlib.Path, path: str, flags: Sequence[str]) -> str:
     return ""
 
 
-def _check_data_cache(resolved: str) -> str:
-    """Return a store in a bucket; refuse one without a folder for its copies, as workers would."""
-    store = re.search(r"""\n  store: ["']?(gs://[^\n"']*)""", resolved)
-    if store and "\n  data_cache: ''" in resolved:
+def _check_resolved(resolved: str) -> str:
+    """Return the store; refuse what workers would: several slices, no folder for copies of it."""
+    if slices := re.search(r"\n  num_slices: (?!1\n)(\d+)", resolved):
+        refuse(f"config.mesh.num_slices is {slices[1]}, but one slice is created; leave it at 1")
+    found = re.search(r"""\n  store: ["']?([^\n"']*)""", resolved)
+    store = found[1] if found else ""
+    if "://" in store and "\n  data_cache: ''" in resolved:
         refuse(
-            f"config.data.store is {store[1]}, which each host copies once, but config.data."
+            f"config.data.store is {store}, which each host copies once, but config.data."
             "data_cache is empty; add --config.data.data_cache=FOLDER, such as /tmp/stores"
         )
-    return store[1] if store else ""
+    return store

@@ -35,7 +35,7 @@ _PERMANENT = re.compile(
     r"|\(Unauthorized\)|client to provide credentials|localhost:8080 was refused"
     r"|exec: executable \S+ not found|gcloud auth login|INVALID_ARGUMENT|Invalid (value|choice)"
     r"|unrecognized arguments|QUOTA_EXCEEDED|Quota (limit|')|[Qq]uota exceeded|could not be started"
-    r"|was not made here"
+    r"|was not made here|have a resource type|no matches for kind|is invalid:|\(BadRequest\)"
 )
 
 
@@ -84,7 +84,7 @@ class Answer:
     def words(self) -> str:
         """Return the error in one line, as gcloud or kubectl tells it, else the last line."""
         lines = [line for line in self.err.split("\n") if line.strip()]
-        told = re.split("\nERROR: |\n(?=Unable to connect )", f"\n{self.err}", maxsplit=1)[1:]
+        told = re.split("\nERROR: |\n(?=Unable to |error: )", f"\n{self.err}", maxsplit=1)[1:]
         return " ".join((told or lines[-1:] or ["no message"])[0].split())[:500]
 
 
@@ -102,7 +102,8 @@ def ask(command: Command) -> Answer:
         except OSError as error:
             return Answer(127, "", f"{command.words[0]} could not be started: {error}")
         try:
-            child.communicate((command.given or "").encode() or None, timeout=command.secs)
+            given = os.fsencode(command.given or "")  # a folder's name may not be UTF-8
+            child.communicate(given or None, timeout=command.secs)
         except BaseException as error:  # KeyboardInterrupt included
             for number in (signal.SIGTERM, signal.SIGKILL):
                 # macOS does not permit it for a group that has ended and was not waited for.

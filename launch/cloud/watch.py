@@ -97,14 +97,14 @@ class BucketLock:
             body = read_json(said.out)
             generation, renewed = dig(body, "generation"), read_time(dig(body, "update_time")) or 0
             said = self.ask(make("gcloud storage cat", self.address))
-            content, age = said.out.strip()[:200], self.clock() - renewed
+            content, age = said.out.strip(), self.clock() - renewed
             if said.code == 0 and content != self.owner and age < MAX_LOCK_AGE_SECS:
                 self.renewed = 0.0  # another owner's lock is not removed
-                return f"{content}, {age / 60:.0f} min ago"
+                return f"{content[:200]}, {age / 60:.0f} min ago"
         if said.code and not said.is_absent:
             return ""
-        line = f"gcloud storage cp - --if-generation-match={generation}"
-        said = self.ask(make(line, self.address, given=f"{self.owner}\n"))
+        words = (self.address, f"--if-generation-match={generation}")
+        said = self.ask(make("gcloud storage cp -", *words, given=f"{self.owner}\n"))
         if said.code == 0:
             self.renewed = self.clock()
         elif not self.renewed:

@@ -90,6 +90,7 @@ def make_clone(folder: pathlib.Path) -> pathlib.Path:
     prices = pathlib.Path("bert_jax", "planning", "prices.json")
     (folder / prices).parent.mkdir(parents=True)
     shutil.copy(LAUNCH.parent / prices, folder / prices)
+    shutil.copy(LAUNCH.parent / ".gitattributes", folder)
     (folder / ".gitignore").write_text("build/\n")
     (folder / "old module.py").touch()
     git(folder, "init", "--quiet")

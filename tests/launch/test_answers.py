@@ -98,6 +98,12 @@ def test_junk_is_no_json_time_or_text():
         ("getting credentials: exec: executable plugin failed with exit code 1", False),
         ("The connection to the server localhost:8080 was refused - did you", True),
         ("The connection to the server 203.0.113.1 was refused - did you", False),
+        # kubectl 1.32 without JobSet, and with one that refuses the manifest.
+        ('error: the server doesn\'t have a resource type "jobset"', True),
+        ('error: resource mapping not found: no matches for kind "JobSet"\nensure CRDs', True),
+        ('The JobSet "a" is invalid: spec.replicatedJobs: Forbidden: no', True),
+        ('Error from server (BadRequest): error when creating "STDIN": strict decoding', True),
+        ("Error from server (TooManyRequests): the server has received too many", False),
     ],
 )
 def test_a_failure_is_permanent_or_passes(words, is_permanent):
@@ -111,6 +117,8 @@ def test_an_error_is_told_with_the_lines_below_it():
     error = "Unable to connect to the server: executable a not found\n\nInstall:\nhttps://b\n"
     said = Answer(1, "", f'E1129 "Unhandled Error" err=<\n a\n >\n{error}')
     assert said.words == " ".join(error.split())
+    error = 'error: no matches for kind "JobSet" in version\nensure CRDs are installed first'
+    assert Answer(1, "", f"W1 a\n{error}\n").words == " ".join(error.split())
     assert Answer(1, "", "a\n b  c\n").words == "b c" and Answer(1).words == "no message"
 
 

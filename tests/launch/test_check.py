@@ -9,7 +9,7 @@ from launch.cloud.run import Answer, check_login
 from tests.launch.scripts import make_job
 from tests.launch.simulated_cloud import GOOD
 
-FLAGS = ("--config.data.store=gs://b/r,gs://b/s", "--workdir=gs://runs/a")
+FLAGS = ("--config.data.store=gs://b/r, gs://b/s", "--workdir=gs://runs/a")
 # What is asked -> an answer that is a failure, the remedy, and where it is asked.
 ABSENT = Answer(1, "", "(NotFound): matched no objects")
 LOST = Answer(1, "", "gs://a not found: 404.")

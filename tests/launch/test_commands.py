@@ -204,6 +204,7 @@ def test_a_commit_that_cannot_be_unpacked_here_is_refused(refused, cluster, tool
 
 def test_what_only_workers_have_is_left_to_them(call, cluster, config, tmp_path, monkeypatch):
     flags = ("--dry-run", cluster(), *TRAIN)
+    assert call("watch", *flags, "--revision=HEAD", "--config.data.store=/mnt/a,b")[0] == 0
     assert call("train", *flags, "--config.data.store=/mnt/store", "--config.seed=3")[0] == 0
     *_, last = (tmp_path / "arguments").read_text().splitlines()
     asked = "--config.data.store=/mnt/store --config.seed=3 --config.data.store= --print_config"
@@ -219,6 +220,7 @@ def test_what_only_workers_have_is_left_to_them(call, cluster, config, tmp_path,
 MISTAKES = {
     "--config.phases[0].stpes=3": "phases[0].stpes=3",
     "--config.data.store=gs://b/s": "config.data.store is gs://b/s",
+    "--config.mesh.num_slices=2": "config.mesh.num_slices is 2, but one slice is created",
 }
 
 

@@ -9,11 +9,14 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
+import time
 from collections.abc import Iterator
+from itertools import groupby
 
 import pytest
 
-from launch.cloud import compute_engine
+from launch.cloud import compute_engine, watch
 from launch.cloud.check import list_checks
 from launch.cloud.run import Answer
 from launch.cloud.topologies import ROADS
@@ -112,8 +115,13 @@ def test_gcloud_knows_every_command_and_flag(tmp_path):
 
 @needs_gcloud
 @pytest.mark.slow
-def test_gcloud_asks_for_no_region_of_a_subnetwork(tmp_path):
-    """Its check does not resolve names; creation does, before it asks for the image."""
+def test_gcloud_asks_for_no_region_of_a_subnetwork(tmp_path, monkeypatch):
+    """Its check does not resolve names; creation does, before it asks for the image.
+
+    Nor is it confused by the path of a clone.
+    """
+    folder = shutil.copytree(LAUNCH / "worker", tmp_path / "my, clone=1" / "worker").parent
+    monkeypatch.setattr(compute_engine, "LAUNCH", folder)
     job = make_job(tmp_path, "compute_engine", NETWORK="my-network", SUBNETWORK="my-subnetwork")
     words = [command.words for command in compute_engine.plan("create", job)]
     (template,) = (own for own in words if own[2:4] == ["instance-templates", "create"])
@@ -139,6 +147,35 @@ def test_a_lock_or_an_image_that_is_not_there_is_absent(tmp_path, line):
         ran = run_gcloud(shlex.split(line)[1:], tmp_path, **there)
     assert line != IMAGE or "Image not found" in ran.stderr
     assert Answer(ran.returncode, ran.stdout, ran.stderr).is_absent, ran.stderr
+
+
+def test_no_flag_stands_between_two_arguments():
+    """gcloud knows no second argument then; its own check does not see it."""
+    for words in list_commands():
+        rest = [w for w in words[len(split_flags(words)[0].split()) :] if w != "<<END"]
+        kinds = [is_flag for is_flag, _ in groupby(rest, key=lambda word: word.startswith("--"))]
+        assert words[0] != "gcloud" or kinds.count(False) <= 1, words
+
+
+@needs_gcloud
+@pytest.mark.slow
+def test_a_lock_is_written_on_condition_that_nobody_has_it(tmp_path):
+    asked = []
+
+    def answer(verb, path, body):
+        asked.append(path)
+        if "/o?" in path and verb == "GET":  # a list of what is there
+            return 200, {}
+        code = 404 if verb == "GET" else 412
+        return code, {"error": {"code": code, "message": "another was quicker"}}
+
+    def ask(command):
+        ran = run_gcloud(command.words[1:], tmp_path, STORAGE=f"{address}/storage/v1/")
+        return Answer(ran.returncode, ran.stdout, ran.stderr)
+
+    with serving(answer) as address:
+        why = watch.BucketLock("gs://b/lock", "me", ask, time.time).take()
+    assert "another was quicker" in why and "ifGenerationMatch=0" in asked[-1]
 
 
 @needs_gcloud

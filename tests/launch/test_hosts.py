@@ -60,12 +60,13 @@ def job(folder, monkeypatch):
     """A function that starts slurm.sh once: the code of srun, checkpoints before and after."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     steps = folder / "steps"
-    write_answers(folder, python=take(steps), srun=['exit "$CODE"'], scontrol=[])
+    python = ["[[ -z ${PYTHONSAFEPATH-} ]] || exit 1", *take(steps)]  # the clone is imported
+    write_answers(folder, python=python, srun=['exit "$CODE"'], scontrol=[])
 
     def start(code, before=0, after=0, *flags, **around):
         steps.write_text(f"{before}\n{after}\n")
         words = ["bash", str(LAUNCH / "slurm.sh"), "--workdir=w", *flags]
-        around = os.environ | {"CODE": str(code)} | around
+        around = os.environ | {"CODE": str(code), "PYTHONSAFEPATH": "1"} | around
         return call(words, cwd=folder / "clone", env=around)
 
     return start
@@ -141,7 +142,8 @@ def test_hosts_restarts_after_the_codes_that_may_succeed(folder, code, is_restar
     flags = r"--workdir=w --x=a\ \'b\'\ \$\(id\) --multihost --num_processes=2"
     first = f"{own} --coordinator_address=a:8482 {flags} --process_id=0"
     assert min(begun) == first
-    options = "-o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=20 --"
+    options = "-o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=20"
+    options += " -o RequestTTY=no -o ControlPersist=no --"
     assert set(calls(folder, "ssh")) == {f"{options} {host} bash" for host in "ab"}
 
 
@@ -184,8 +186,11 @@ def test_hosts_refuses_bad_names_in_one_sentence(folder, words):
 
 def write_ssh(folder):
     """An ssh to this machine: each host is a home folder with a clone."""
+    # As of a ~/.ssh/config with ControlPersist and RequestTTY, in OpenSSH 8.0.
+    stays = '[[ "$*" == *ControlPersist=no* ]] || sleep 60 >/dev/null &'
+    ends = '[[ "$*" == *RequestTTY=no* ]] || exec > >(sed "s/$/\r/")'
     line = 'while [[ $1 == -o ]]; do shift 2; done; host=$2; cd "$HOSTS/$host" && shift 2'
-    write_command(folder / "my tools" / "ssh", line, 'HOSTNAME=$host exec sh -c "$*"')
+    write_command(folder / "my tools" / "ssh", stays, ends, line, 'HOSTNAME=$host exec sh -c "$*"')
     for name in "abc":
         (folder / name / "clone").mkdir(parents=True)
         (folder / name / "clone" / "launch").symlink_to(LAUNCH)

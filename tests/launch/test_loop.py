@@ -186,6 +186,15 @@ def test_the_lock_in_the_bucket_is_renewed_and_taken_over_after_an_hour(cloud):
     assert "could not be written (NOT_FOUND: HTTPError 403)" in why
 
 
+def test_a_lock_of_a_folder_with_a_long_name_that_is_not_utf8_is_ours(cloud):
+    owner = "host:/" + "caf\udce9" * 50
+    lock = watch.BucketLock("gs://b/lock", owner, cloud.ask, lambda: cloud.now)
+    assert lock.take() == ""
+    cloud.now += 700
+    assert (lock.take(), cloud.lock_generation) == ("", 2)
+    assert ask(Command(["cat"], given=owner)).out == owner
+
+
 KINDS = ({"tries": "x"}, {"tries": nan}, {"is_there": 1}, {"seen": inf}, {"workdir": None})
 
 
@@ -248,6 +257,7 @@ def test_only_a_complete_checkpoint_in_the_bucket_counts():
 
 
 BARE = {"PATH": "/usr/bin:/bin", "LAUNCH_PYTHON": sys.executable, "CDPATH": ".", "COLUMNS": "80"}
+BARE |= {"PYTHONSAFEPATH": "1"}
 
 
 def test_the_entry_itself_is_no_script():

@@ -1,11 +1,17 @@
 """What each script would do, as --dry-run prints it; what is no slice or setting is refused."""
 
+import dataclasses
+import os
+import tarfile
+
 import pytest
 
 from bert_jax.planning.slices import SHAPES
+from launch.cloud import job
 from launch.cloud.cluster import FORMS
+from launch.cloud.run import Answer, ask, ask_all
 from launch.cloud.topologies import GENERATIONS, ROADS, find_slice
-from tests.launch.scripts import LAUNCH, TRAIN_FLAGS, VALUES, git
+from tests.launch.scripts import LAUNCH, TRAIN_FLAGS, VALUES, git, make_job
 
 pytestmark = pytest.mark.slow
 
@@ -142,6 +148,8 @@ FLAGS_REFUSED = [
     # Ends with 0, which a supervisor takes for the end of the training.
     ("train", (*TRAIN_FLAGS, "--print_config"), "--print_config trains nothing"),
     ("train", (*TRAIN_FLAGS, "--multihost=false"), "--multihost=false would replace"),
+    # Each host would be the first.
+    ("pod", (*GKE[1:], "--multihost", "--process_id=0"), "--process_id=0 would replace"),
     ("logs", ("--worker=-1",), "--worker: '-1'"),
     ("logs", ("--bucket",), "BUCKET is empty"),
     ("ssh", ("--worker=all",), "a shell opens on one worker"),
@@ -165,9 +173,18 @@ FLAGS_REFUSED = [
     # Training writes into gs://b/a, where nobody would look for checkpoints.
     ("watch", (TRAIN_FLAGS[0], "--workdir=gs://b//a/"), "is gs://b/a to"),
     ("watch", (TRAIN_FLAGS[0], "--workdir=gs://b/./a"), "is gs://b/a to"),
+    # gcloud takes it for a pattern, and finds none of its checkpoints.
+    ("watch", (TRAIN_FLAGS[0], "--workdir=gs://b/lr[1]"), "lr[1] has one of *?["),
     # On a new machine there is no such file, however long the slice was waited for.
     ("pod", ("../a.py", *GKE[2:]), "--config=../a.py is no path from the clone's root"),
     ("pod", ("/a.py", GKE[2], "--topology=v6e:4x4"), "--config=/a.py is no path"),
+    ("pod", (*GKE[1:], "--config.data.store=stores/a"), "store=stores/a is on none"),
+    ("watch", (*TRAIN_FLAGS, "--config.data.store=stores/a"), "store=stores/a is on none"),
+    (
+        "create",
+        (TRAIN_FLAGS[0], *GKE[2:4], "--revision=HEAD", "--config.data.store=gs://b/s, /mnt/s"),
+        "store=/mnt/s is on none",
+    ),
     ("logs", ("--topology=v6e:4x4", "--worker=3"), "--worker=3 is no machine of a group"),
     # What a terminal or a manifest would obey.
     ("pod", ("a.py", "--x=a\nkind: Pod"), "has a line break"),
@@ -291,6 +308,28 @@ def test_uncommitted_changes_are_named_and_older_commits_sent(
     assert "old module.py" in refused("setup", "--dry-run", cluster())
     git(clone, "commit", "--all", "--message=b")
     assert first in call("setup", "--dry-run", cluster(), "--revision=HEAD~1")[1]
+
+
+def test_what_is_packed_has_no_line_ends_of_windows(clone, tmp_path):
+    git(clone, "config", "core.autocrlf", "true")
+    head = git(clone, "rev-parse", "HEAD")
+    packed = dataclasses.replace(make_job(tmp_path, "queued"), commit=head)
+    assert ask_all(packed.pack(), ask) == Answer(0)
+    with tarfile.open(packed.archive) as archive:
+        assert b"\r" not in archive.extractfile("launch/worker/on_boot.sh").read()
+
+
+def test_a_clone_is_one_in_every_spelling_of_its_folder(clone, tmp_path, monkeypatch):
+    """A name in Latin-1; another case, or another form of an accent, as macOS has them."""
+    head = git(clone, "rev-parse", "HEAD")
+    odd, other = tmp_path / os.fsdecode(b"caf\xe9"), tmp_path / "other spelling"
+    monkeypatch.setattr(job, "ROOT", clone.rename(odd))
+    assert job.find_commit("") == head
+    other.symlink_to(odd)
+    run_git = job._git
+    say = lambda *words: (0, str(other)) if words[-1] == "--show-toplevel" else run_git(*words)  # noqa: E731
+    monkeypatch.setattr(job, "_git", say)
+    assert job.find_commit("") == head
 
 
 def test_gcloud_must_be_there_and_logged_in(refused, cluster, tmp_path, monkeypatch):
