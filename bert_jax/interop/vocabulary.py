@@ -88,6 +88,12 @@ class _Files:
     config: Mapping[str, Any]  # config.json
 
     @property
+    def model(self) -> Mapping[str, Any]:
+        """Return the model of tokenizer.json; {} without."""
+        model = self.tokenizer.get("model")
+        return model if isinstance(model, dict) else {}
+
+    @property
     def tokenizer_class(self) -> Any:
         """Return tokenizer_class of tokenizer_config.json, else of config.json; None without."""
         return self.settings.get("tokenizer_class") or self.config.get("tokenizer_class")
@@ -227,6 +233,7 @@ def _ends_with_cls(files: _Files) -> bool:
 def _read_tokenizer(files: _Files, other: pathlib.Path | None) -> Vocabulary:
     """Read a tokenizer.json, or the file next to it that it was exported from here."""
     _check_rules(files)
+    _note_replaced(files)
     normalizer = files.tokenizer.get("normalizer")
     lowercase = normalizer.get("lowercase") if isinstance(normalizer, dict) else None
     if other is not None and other.name != PIECES:
@@ -247,14 +254,13 @@ def _read_tokenizer(files: _Files, other: pathlib.Path | None) -> Vocabulary:
 def _check_rules(files: _Files) -> None:
     """Raise if tokenizer_config.json contradicts the rules of a tokenizer.json.
 
-    Some classes of transformers follow the first file, others the second. Print a note if a class
-    has other rules and there is no tokenizer_config.json, or has them only in transformers 5.
+    Some classes of transformers follow the first file, others the second. Print a note if there is
+    no tokenizer_config.json and the class has other rules.
     """
     asked, kind = files.settings, str(files.tokenizer_or_model)
     normalizer, splitter = files.tokenizer.get("normalizer"), files.tokenizer.get("pre_tokenizer")
-    model, rules = files.tokenizer.get("model"), dict[str, Any]()
-    model = model if isinstance(model, dict) else {}
-    is_bert = _CLASS_RULES.get(kind) is _BERT_RULES and model.get("type") == "WordPiece"
+    rules: dict[str, Any] = {}
+    is_bert = _CLASS_RULES.get(kind) is _BERT_RULES and files.model.get("type") == "WordPiece"
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         lowercase, strip = normalizer.get("lowercase"), normalizer.get("strip_accents")
         rules = {"do_lower_case": lowercase, "strip_accents": lowercase if strip is None else strip}
@@ -286,8 +292,14 @@ def _check_rules(files: _Files) -> None:
                 f'{rules[name]}; correct the one that is wrong: write "{name}": '
                 f"{json.dumps(rules[name])} into the first if {TOKENIZER} is right"
             )
-    steps = {*_find_steps(json.dumps([normalizer, splitter]))} - {"Sequence"}
-    longest = model.get("max_input_chars_per_word", _MAX_WORD_CHARS)
+
+
+def _note_replaced(files: _Files) -> None:
+    """Print a note if a tokenizer.json has rules that its class replaces in transformers 5."""
+    kind = str(files.tokenizer_or_model)
+    rules = [files.tokenizer.get(name) for name in ("normalizer", "pre_tokenizer")]
+    steps = {*_find_steps(json.dumps(rules))} - {"Sequence"}
+    longest = files.model.get("max_input_chars_per_word", _MAX_WORD_CHARS)
     if longest != _MAX_WORD_CHARS:
         steps.add(f"words of up to {longest} characters")
     own, more = _OWN_STEPS.get(kind, (steps, set()))
