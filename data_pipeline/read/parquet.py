@@ -142,7 +142,7 @@ def _find_column(address: str, schema: pa.Schema, text_key: str) -> list[str]:
     """
     types = pa.types  # null: a shard whose texts are all missing
     texts = [types.is_string, types.is_large_string, types.is_string_view, types.is_null]
-    texts += [types.is_binary, types.is_large_binary, types.is_binary_view]  # as Hive writes text
+    texts += [types.is_binary, types.is_large_binary, types.is_binary_view]  # Hive writes text so
     for path in ([text_key], text_key.split(".")):
         kind: Any = schema
         for name in path:

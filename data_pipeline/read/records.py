@@ -18,7 +18,7 @@ _SHOWN_CHARACTERS = 40
 _MAX_ROW_CHARS = 4 * MAX_DOCUMENT_BYTES  # a row of a table has other columns than its text
 _OPEN = "unexpected end of data"  # csv's error for a quote that does not close
 _DIALECT_CHARS = 1 << 15  # a table's start shows how it is written
-_UNQUOTED_CHARS = 1 << 22  # of a tsv: the first quote shows whether texts are quoted
+_UNQUOTED_CHARS = 1 << 22  # a tsv's first quote in them shows whether texts are quoted
 # Candidates for the delimiter; the one that finds the column of the text is used.
 _DELIMITERS = {"csv": ",;\t|", "tsv": "\t"}
 

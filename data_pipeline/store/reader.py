@@ -271,7 +271,7 @@ def read_manifest(directory: pathlib.Path) -> dict[str, Any]:
         problem = f"it has no {MANIFEST} (a build that did not finish leaves none)"
         if not directory.exists():
             problem = "there is no such folder"
-            if not directory.is_absolute():  # as a run recorded it, perhaps from another folder
+            if not directory.is_absolute():  # a run may have recorded it elsewhere
                 problem += f" in the current one, {pathlib.Path.cwd()}"
         raise Refused(
             f"{directory} is not a store: {problem}; make one with: python -m data_pipeline.build "
