@@ -140,6 +140,12 @@ def read(config_json: ConfigJson) -> tuple[Params, tuple[str, ...]]:
         prefix = family.prefix
         if not any(name.startswith(prefix) for name in tensors.dims):
             prefix = ""  # the class without heads writes none
+        name_tensor = functools.partial(names.name_tensor, prefix=prefix)
+        (words,) = name_tensor("embeddings/word/embedding").names
+        # save_model of safetensors keeps the first of two tied names in alphabetical order.
+        is_tied = config_json.settings.get("tie_word_embeddings", True)
+        if is_tied and words not in tensors.dims and family.decoder in tensors.dims:
+            tensors = tensors.rename(family.decoder, words)
         layers: tuple[str, ...] = () if is_known else _TASK_LAYERS
         if kind is not None:
             layers = (names.heads["classifier"],)
@@ -149,7 +155,7 @@ def read(config_json: ConfigJson) -> tuple[Params, tuple[str, ...]]:
         layer_arrays = [name for name in tensors.dims if layer and name.startswith(tuple(layers))]
         params, unread = read_params(
             tensors,
-            functools.partial(names.name_tensor, prefix=prefix),
+            name_tensor,
             config,
             ignored=[
                 *(family.decoder, *layer_arrays),

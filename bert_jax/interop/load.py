@@ -100,6 +100,13 @@ def load_fine_tuned(address: Address) -> tuple[Pretrained, TaskLayer]:
         template, classes = checkpoint.vocabulary.template, checkpoint.heads.classes
         config_json = huggingface.read_config(pathlib.Path(place))
         layer = huggingface.read_task_layer(config_json, classes, template)
+        if checkpoint.unread:
+            raise Refused(
+                f"{address} holds {tensor_names.list_names(checkpoint.unread)}, which none of "
+                "transformers' classes has, so its layer may read something else than a BERT's "
+                "vectors; predict with the program that trained it, or give the model that it was "
+                "fine-tuned from, and fine-tune that"
+            )
     if layer is None or not checkpoint.heads.classes:
         raise Refused(
             f"{address} is not a fine-tuned model: it has no layer of a task; make one with "

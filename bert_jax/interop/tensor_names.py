@@ -35,6 +35,11 @@ class Tensors:
     dims: Mapping[str, tuple[int, ...]]  # name -> sizes
     read: Callable[[str], np.ndarray]
 
+    def rename(self, name: str, new: str) -> "Tensors":
+        """Return the checkpoint with the array of one name under another."""
+        dims = {new if each == name else each: sizes for each, sizes in self.dims.items()}
+        return Tensors(self.place, dims, lambda each: self.read(name if each == new else each))
+
 
 @dataclasses.dataclass(frozen=True)
 class TensorName:

@@ -68,6 +68,15 @@ def test_buffers_and_the_tied_decoder_are_no_arrays_of_ours(held, expected, tmp_
         read(folder)
 
 
+def test_a_tied_table_may_have_the_decoders_name_alone(held, expected, tmp_path):
+    """save_model of safetensors keeps lm_head.decoder.weight, not roberta.embeddings."""
+    words, decoder = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+    renamed = {decoder if name == words else name: leaf for name, leaf in held.items()}
+    assert_same(flat(write(tmp_path / "tied", renamed)), expected)
+    with pytest.raises(Refused, match=rf"lacks 1 of .*{re.escape(words)}"):
+        read(write(tmp_path / "untied", renamed, tie_word_embeddings=False))
+
+
 @pytest.mark.parametrize(
     ("more", "unread"),
     [
@@ -232,6 +241,7 @@ def test_a_decoder_of_its_own_that_is_not_there_is_refused(held, tmp_path):
         ({"is_decoder": True}, r"is_decoder = True, and BertForSequence.* reads \[CLS\]"),
         ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "two labels of one name.*id2label of its"),
         ({"id2label": None}, None),
+        ({"architectures": ["MyBertForSequenceClassification"]}, None),
     ],
 )
 def test_labels_that_are_null_have_the_names_of_transformers(held, changes, words, tmp_path):
@@ -246,6 +256,15 @@ def test_labels_that_are_null_have_the_names_of_transformers(held, changes, word
     else:
         with pytest.raises(Refused, match=words):
             load.load_fine_tuned(f"hf:{folder}")
+
+
+@pytest.mark.parametrize("name", ["lstm.weight_ih_l0", "crf.transitions"])
+def test_a_layer_with_arrays_of_a_class_of_its_own_predicts_nothing(held, name, tmp_path):
+    more = {"classifier.weight": (3, 14), "classifier.bias": (3,), name: (3, 14)}
+    arrays = held | {key: np.ones(dims, np.float32) for key, dims in more.items()}
+    folder = write(tmp_path, arrays, architectures=["BertOwnForTokenClassification"])
+    with pytest.raises(Refused, match=rf"holds .*{re.escape(name)}, which none of transformers'"):
+        load.load_fine_tuned(f"hf:{folder}")
 
 
 def test_a_regression_of_a_third_party_has_no_labels(held, tmp_path):
