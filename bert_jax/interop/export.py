@@ -110,7 +110,7 @@ def parse_target(address: str) -> Target:
         folder, prefix = (folder, CHECKPOINT) if is_folder else (folder.parent, folder.name)
     target = Target(scheme, folder, prefix)
     if scheme == load.ORBAX:
-        workdir_lib.open_local_workdir(folder)
+        workdir_lib.open_local_workdir(folder)  # refuses a name that JAX cannot open
     check_new_folder(target.destination)
     return target
 

@@ -10,6 +10,7 @@ negative class label of Hugging Face's `datasets` in Parquet is a missing one.
 import codecs
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import pathlib
@@ -403,13 +404,20 @@ def read_parquet_batches(
 def _list_rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Return the rows; null for a class label below 0, by which `datasets` writes a missing one."""
     rows: list[dict[str, Any]] = batch.to_pylist()
-    metadata = (batch.schema.metadata or {}).get(b"huggingface", b"{}")
-    with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
-        features = small_files.parse_json(metadata, "metadata")["info"]["features"]
-        labels = [key for key, each in features.items() if each.get("_type") == "ClassLabel"]
-        for row in rows:
+    labels = _list_class_labels((batch.schema.metadata or {}).get(b"huggingface", b"{}"))
+    with contextlib.suppress(TypeError):  # a column that is no number now
+        for row in rows if labels else ():
             row |= {name: None for name in labels if (row.get(name) or 0) < 0}
     return rows
+
+
+@functools.lru_cache(maxsize=1)  # one file's batches have the same metadata
+def _list_class_labels(metadata: bytes) -> tuple[str, ...]:
+    """List the class labels among the features that `datasets` wrote into a file's metadata."""
+    with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
+        features = small_files.parse_json(metadata, "metadata")["info"]["features"]
+        return tuple(key for key, each in features.items() if each.get("_type") == "ClassLabel")
+    return ()
 
 
 def split_file(options: TaskOptions, split: str, names: Sequence[str]) -> pathlib.Path | None:

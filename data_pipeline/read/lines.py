@@ -205,11 +205,13 @@ def split_paragraphs(place: str, text: str) -> list[str]:
     Raises Refused, with its place, for a document over MAX_DOCUMENT_BYTES.
     """
     add_size(place, 0, text)
-    text = _end_lines(text.replace("\r", "\n"))  # "\r\n" becomes two ends: no text is between them
+    text = _replace_breaks(
+        text.replace("\r", "\n")
+    )  # "\r\n" becomes two ends: no text is between them
     return [stripped for line in text.split("\n") if (stripped := line.strip())]
 
 
-def _end_lines(text: str) -> str:
+def _replace_breaks(text: str) -> str:
     for character in _BREAKS:
         text = text.replace(character, "\n")
     return text
@@ -380,7 +382,7 @@ def join_wrapped(text: str, counts: collections.Counter[str]) -> str:
     characters on both sides of a line's end decide. Lines that end in a hyphen after a letter are
     counted and joined as they are: whether the hyphen is the word's own cannot be known.
     """
-    text = _end_lines(text)
+    text = _replace_breaks(text)
     if not text.isascii():
         text = _SEAM.sub("", text)
     if hyphenated := _HYPHENATED.findall(text):

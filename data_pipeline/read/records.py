@@ -151,7 +151,7 @@ def read_table(address: str, lines: Iterable[str], kind: str, text_key: str) -> 
                 f"{address} row {number} is a header within the rows, as where tables were joined; "
                 "remove the row"
             )
-        if kind == "tsv" and _are_rows(delimiter.join(fields), names):
+        if kind == "tsv" and _spans_lines(fields) and _are_rows(delimiter.join(fields), names):
             raise Refused(
                 f"{address} row {number} has a text in quotes over several lines, each of which "
                 f"looks like a row: {delimiter.join(fields)[:_SHOWN_CHARACTERS]!r}; if the quotes "
@@ -161,9 +161,14 @@ def read_table(address: str, lines: Iterable[str], kind: str, text_key: str) -> 
 
 
 def _are_rows(text: str, names: list[str]) -> bool:
-    """Return whether a text has several lines, each with as many tabs as a row of these columns."""
+    """Return whether each line of a text has as many tabs as a row of these columns."""
     tabs = len(names) - 1
-    return "\n" in text and tabs > 0 and all(line.count("\t") == tabs for line in text.split("\n"))
+    return all(line.count("\t") == tabs for line in text.split("\n"))
+
+
+def _spans_lines(fields: list[str]) -> bool:
+    """Return whether a row of several columns has a text over several lines."""
+    return len(fields) > 1 and any("\n" in field for field in fields)
 
 
 def _take_head(lines: Iterator[str], kind: str) -> tuple[list[str], bool]:
@@ -261,7 +266,7 @@ def _try_dialect(
         for _, fields in read_fields(address, _end_lines(head), delimiter, quoting):
             names = names or fields
             fits &= len(fields) == len(names)
-            is_joined |= len(fields) > 1 and any("\n" in field for field in fields)
+            is_joined |= _spans_lines(fields)
     except Refused as error:
         is_open = _OPEN in str(error)
         return (2 if fits and is_open and names else 3), names

@@ -151,6 +151,7 @@ def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: b
     mark = model.get("continuing_subword_prefix") or ""
     end_mark = model.get("end_of_word_suffix") or ""
     adds_space_before = first_piece.startswith((WORD_START, SPACE))
+    added = roles | (id_of.keys() - dict(model["vocab"])) if kind == BYTE_LEVEL else roles
     return Vocabulary(
         kind=kind,
         path=path,
@@ -160,14 +161,7 @@ def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: b
         file_bytes=data,
         encode=encode,
         encode_documents=encode_documents,
-        decode=_make_decode(
-            kind,
-            pieces,
-            mark,
-            end_mark,
-            adds_space_before,
-            id_of.keys() - tokenizer.get_vocab(with_added_tokens=False),
-        ),
+        decode=_make_decode(kind, pieces, mark, end_mark, adds_space_before, added),
         normalize=normalize,
         template=template,
         _pieces=pieces,
