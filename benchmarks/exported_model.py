@@ -17,7 +17,7 @@ from benchmarks.step.workers import Worker
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import ComputeConfig
 from bert_jax.inference.pseudo_likelihood import make_masked_copies, score_sentences
-from bert_jax.interop import export, huggingface, load
+from bert_jax.interop import export, load, transformers_class
 from bert_jax.interop.pretrained import Pretrained, copy_to_host, place_model
 from bert_jax.interop.tensor_names import nest, rename
 from bert_jax.logging.console import Screen
@@ -109,7 +109,7 @@ def compute_mlm_checks(model: Pretrained, rows: dict[str, np.ndarray]) -> dict[s
     on_host = name_leaves(jax.tree.map(copy_to_host, gradients, placed.model.declared))
     # The placed model may have a pooler that the checkpoint lacks.
     kept = {path: on_host[path] for path in name_leaves(model.params)}
-    named = rename(nest(kept), huggingface.choose_naming(model))
+    named = rename(nest(kept), transformers_class.choose_naming(model))
     return {
         "pll": np.array([score.log_likelihood for score in scores]),
         "pll_input_ids": batch["input_ids"],

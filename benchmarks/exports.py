@@ -30,7 +30,7 @@ from benchmarks.results import HELP, Measured, open_row, write_difference, write
 from benchmarks.step.side_by_side import make_environment
 from benchmarks.step.workers import ROOT, Worker
 from bert_jax.checkpoint.arrays import name_leaves
-from bert_jax.interop import export, huggingface, load
+from bert_jax.interop import export, load, transformers_class
 from bert_jax.interop.pretrained import Pretrained
 from data_pipeline.vocab import TOKENIZER_JSON, load_vocabulary
 
@@ -50,7 +50,7 @@ def export_model(checkpoint: Pretrained, folder: pathlib.Path) -> Pretrained:
     kept = export.keep_supported(checkpoint, target)
     export.check_exportable(kept, target)
     export.write(kept, target, ())
-    return huggingface.read_back(kept)
+    return transformers_class.read_back(kept)
 
 
 def compare(

@@ -82,7 +82,7 @@ if __name__ == "__main__":
 
 from bert_jax.inference.hidden_states import MEAN, Extraction, choose_layers
 from bert_jax.inference.sentence_modules import describe_differences
-from bert_jax.interop import export, hub, huggingface, load, tf1
+from bert_jax.interop import export, hub, load, tf1, transformers_class
 from bert_jax.interop.export import Target
 from bert_jax.interop.load import GOOGLE, HF
 from bert_jax.interop.pretrained import Pretrained
@@ -224,7 +224,7 @@ def _describe(checkpoint: Pretrained) -> list[tuple[str, str]]:
 def _show_next_steps(checkpoint: Pretrained, target: Target, screen: Screen) -> None:
     """Print how to use an export; flags and commands are quoted for a shell."""
     if target.scheme == HF:
-        kind = huggingface.choose_architecture(checkpoint)
+        kind = transformers_class.choose_architecture(checkpoint)
         rows = [
             ("transformers", f"{kind}.from_pretrained({str(target.folder)!r})"),
             ("to publish", f"{target.folder / export.CARD} lacks the license"),

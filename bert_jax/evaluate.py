@@ -131,7 +131,7 @@ from bert_jax.inference.hidden_states import Extraction
 from bert_jax.inference.pseudo_likelihood import Score
 from bert_jax.inference.retrieval import Collection
 from bert_jax.inference.store_scores import ScoredRows
-from bert_jax.interop import huggingface, load
+from bert_jax.interop import load, transformers_class
 from bert_jax.interop.pretrained import (
     Pretrained,
     check_masked_lm,
@@ -196,7 +196,7 @@ def _select(
         raise Refused("there is nothing to score: give --store, --sentences or --retrieval")
     segments = flags.segments or options.segments
     if not flags.segments and (run is None or run.converted_from):
-        segments = huggingface.find_pairs(checkpoint)
+        segments = transformers_class.find_pairs(checkpoint)
     options = dataclasses.replace(options, segments=segments)
     options.check()
     positions = checkpoint.config.max_position_embeddings

@@ -4,6 +4,6 @@ In: hf:DIR or NAME, google:PREFIX, or orbax:WORKDIR. Out: a Pretrained (sizes, v
 arrays under bert_jax's names), or a verified export.
 
 Read load and pretrained first; then tensor_names, families/ (the encoders of transformers) and the
-formats (huggingface, tf1, with model_json, vocabulary, hub), warm_start (a run that begins with a
-checkpoint) and teacher, and export with model_card.
+formats (huggingface, transformers_class, tf1, with model_json, vocabulary, hub), warm_start (a run
+that begins with a checkpoint) and teacher, and export with model_card.
 """

@@ -20,7 +20,7 @@ import numpy as np
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig, ComputeConfig, Config, MeshConfig
-from bert_jax.interop import huggingface, load, model_card, tf1, vocabulary
+from bert_jax.interop import huggingface, load, model_card, tf1, transformers_class, vocabulary
 from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.load import GOOGLE, HF, SCHEMES
 from bert_jax.interop.pretrained import (
@@ -154,7 +154,7 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
         params = params | {"classifier": scaled}
         task = dataclasses.replace(task, mean=0.0, deviation=1.0)
     kept = dataclasses.replace(checkpoint, config=config, params=params, task=task)
-    return huggingface.drop_unnamed(kept) if target.scheme == HF else kept
+    return transformers_class.drop_unnamed(kept) if target.scheme == HF else kept
 
 
 def find_missing(checkpoint: Pretrained, target: Target) -> tuple[str, ...]:
@@ -166,7 +166,7 @@ def find_missing(checkpoint: Pretrained, target: Target) -> tuple[str, ...]:
         return ()
     parts = set(OPTIONAL_PARTS)
     if target.scheme == HF:
-        parts = huggingface.list_parts(checkpoint)
+        parts = transformers_class.list_parts(checkpoint)
     elif checkpoint.config.pooler_type == "mlm_transform":
         parts.remove("pooler")
     return tuple(part for part in OPTIONAL_PARTS if part in parts - checkpoint.params.keys())
@@ -195,7 +195,7 @@ def check_exportable(checkpoint: Pretrained, target: Target) -> None:
     if target.scheme == GOOGLE:
         tf1.check_supported(checkpoint.config, checkpoint.address)
     if target.scheme == HF:
-        huggingface.check_supported(checkpoint)
+        transformers_class.check_supported(checkpoint)
 
 
 def write(
@@ -223,7 +223,9 @@ def write(
             write_run(checkpoint, files)
         try:
             copy = load.load(f"{target.scheme}:{files / target.prefix}")
-            written = huggingface.read_back(checkpoint) if target.scheme == HF else checkpoint
+            written = (
+                transformers_class.read_back(checkpoint) if target.scheme == HF else checkpoint
+            )
             largest = compare(written, copy)
         except Refused as error:
             raise Refused(

@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config, total_steps
-from bert_jax.interop import huggingface, load
+from bert_jax.interop import load, transformers_class
 from bert_jax.interop.load import GOOGLE, HF, ORBAX
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.logging.metrics_writer import SUMMARY
@@ -54,7 +54,7 @@ def render(
     export, `missing` those that it lacks; has_tokenizer tells whether the folder has a
     tokenizer.json.
     """
-    model_type = huggingface.require_family(checkpoint).model_type
+    model_type = transformers_class.require_family(checkpoint).model_type
     predicts = "text-generation" if checkpoint.config.is_causal else "fill-mask"
     mlm_tag = f"- {predicts}\n" if checkpoint.heads.mlm else ""
     parts = [
@@ -182,7 +182,7 @@ def _setting_rows(config: Config, store_digest: str) -> list[tuple[str, str]]:
 
 
 def _describe_use(checkpoint: Pretrained, name: str, has_tokenizer: bool) -> str:
-    kind = huggingface.choose_architecture(checkpoint)
+    kind = transformers_class.choose_architecture(checkpoint)
     if not has_tokenizer:
         way = "cut text with the library sentencepiece and `vocab.model`"
         if checkpoint.vocabulary.sentencepiece_rules != NO_RULES:

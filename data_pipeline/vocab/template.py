@@ -107,6 +107,11 @@ class Template:
         """Return whether every row begins with [CLS]."""
         return all(parts[0][0] == self.cls_id for parts in (self.single, self.pair))
 
+    @property
+    def place_of_cls(self) -> str:
+        """Return where rows have [CLS], as XLNet's summary_type names it."""
+        return "first" if self.is_cls_first else "last"
+
     def drop_segments(self) -> "Template":
         """Return the template with every part in segment 0."""
         single, pair = (tuple((p, 0) for p, _ in parts) for parts in (self.single, self.pair))

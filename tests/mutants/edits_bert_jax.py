@@ -247,7 +247,7 @@ _INTEROP = (
     ),
     (
         WIRING,
-        "interop/huggingface.py",
+        "interop/transformers_class.py",
         'kind = words.kind if words.file_name == vocabulary.TOKENIZER else ""',
         "kind = words.kind",
         "interop/test_export.py::test_a_bare_model_with_robertas_padding_is_read_back_as_a_roberta",

@@ -12,7 +12,7 @@ import pytest
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import ModelConfig
 from bert_jax.config.model_schema import HIDDEN_ACTS
-from bert_jax.interop import huggingface, tf1
+from bert_jax.interop import tf1, transformers_class
 from bert_jax.interop.families import FAMILIES, find_family
 from bert_jax.interop.families.family import ACTS
 from bert_jax.interop.pretrained import Heads, Pretrained, place_params
@@ -231,7 +231,7 @@ def test_a_shape_of_no_family_is_said_to_be_one(changes):
     words = types.SimpleNamespace(file_name="vocab.txt", special_ids={"pad": 0})
     checkpoint = Pretrained("orbax:run", ModelConfig(vocab_size=9, **changes), {}, words)
     with pytest.raises(ValueError, match=r"orbax:run has an encoder of its own.*orbax:DIR keeps"):
-        huggingface.check_supported(checkpoint)
+        transformers_class.check_supported(checkpoint)
     with pytest.raises(ValueError, match="another encoder than BERT's"):
         tf1.check_supported(checkpoint.config, "orbax:run")
 

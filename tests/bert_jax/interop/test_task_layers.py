@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.config.resolve import merge_sizes
 from bert_jax.finetuning.objectives import OBJECTIVES
-from bert_jax.interop import export, huggingface
+from bert_jax.interop import export, huggingface, transformers_class
 from bert_jax.interop.families import FAMILIES, find_family
 from bert_jax.interop.pretrained import Heads, Pretrained, place_params
 from bert_jax.interop.tensor_names import rename
@@ -217,13 +217,15 @@ def fine_tuned(kind, **model):
 )
 def test_a_layer_that_its_class_would_compute_otherwise_is_refused(kind, model, words):
     with pytest.raises(ValueError, match=words):
-        huggingface.check_supported(fine_tuned(kind, **model))
+        transformers_class.check_supported(fine_tuned(kind, **model))
 
 
 def test_a_layer_on_tokens_reads_no_pooler():
-    huggingface.check_supported(fine_tuned(TAG, type_vocab_size=0))
-    huggingface.check_supported(fine_tuned(TAG, is_causal=True))
-    huggingface.check_supported(fine_tuned(SPAN, pooler_type="relu", classifier_pooling="mean"))
+    transformers_class.check_supported(fine_tuned(TAG, type_vocab_size=0))
+    transformers_class.check_supported(fine_tuned(TAG, is_causal=True))
+    transformers_class.check_supported(
+        fine_tuned(SPAN, pooler_type="relu", classifier_pooling="mean")
+    )
 
 
 def test_a_fine_tuning_may_choose_what_its_classifier_reads():
