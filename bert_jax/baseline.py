@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bert_jax.config.schema import FinetuneConfig
+from bert_jax.config.finetune_schema import FinetuneConfig
 from bert_jax.lab.baselines.settings import (
     BILM,
     COVE,

@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import logging
 
-from bert_jax.config.schema import FinetuneConfig
+from bert_jax.config.finetune_schema import FinetuneConfig
 from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig, RunFlags
 from data_pipeline.cli.flags import Command

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from bert_jax.config.schema import FinetuneConfig
+from bert_jax.config.finetune_schema import FinetuneConfig
 from bert_jax.lab.study_config import ManyRunsFlags, PlannedRunsFlags, StudyConfig, StudyTask
 from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig

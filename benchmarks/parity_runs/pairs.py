@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.step.workers import ROOT, Worker
 from bert_jax.config import MeshConfig, OptimConfig
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained, place_params
 from bert_jax.logging.metrics_writer import METRICS, SUMMARY

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax.checkpoint import arrays, directory, fingerprint, reader
+from bert_jax.checkpoint import arrays, directory, reader
 from bert_jax.config import ResolvedRun
 from bert_jax.parallel.mesh import place_batch
 from bert_jax.runtime.run_record import CHECKPOINTS
@@ -65,7 +65,7 @@ def record_trace(config: ResolvedRun, last: int) -> Trace:
             losses.append(float(means["loss"]))
         if step in marks:
             unpadded = map_like_params(arrays.describe_unpadded, state, parts.model.declared)
-            prints = fingerprint.to_hex(np.asarray(arrays.compute_fingerprints(state, unpadded)))
+            prints = arrays.to_hex(np.asarray(arrays.compute_fingerprints(state, unpadded)))
             leaves = dict(zip(arrays.name_leaves(unpadded), prints, strict=True))
             weights[str(step)], optimizer[str(step)] = _join_fingerprints(leaves)
     return Trace(rows.hexdigest(), tuple(losses), weights, optimizer)

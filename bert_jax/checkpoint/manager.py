@@ -21,7 +21,7 @@ from etils import epath
 
 from bert_jax.checkpoint import arrays as arrays_lib
 from bert_jax.checkpoint import directory as directory_lib
-from bert_jax.checkpoint import fingerprint, reader
+from bert_jax.checkpoint import reader
 from bert_jax.checkpoint.directory import RECEIPT, RECEIPT_FILE, STATE, Folder, Retention
 from bert_jax.config import CheckpointConfig
 from bert_jax.model.bert import Model
@@ -178,11 +178,11 @@ class Checkpoints:
             "saved": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "run": self._run,
             "numbers": dict(numbers),
-            "fingerprints": fingerprint.VERSION,
+            "fingerprints": arrays_lib.FINGERPRINTS,
         }
 
         def make_receipt() -> dict[str, Any]:
-            digests = fingerprint.to_hex(np.asarray(prints))
+            digests = arrays_lib.to_hex(np.asarray(prints))
             kinds = arrays_lib.describe_kinds(unpadded).items()
             leaves = {
                 name: f"{kind} {digest}"

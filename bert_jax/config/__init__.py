@@ -1,8 +1,9 @@
 """Define every setting of a run: dataclasses with defaults, checks, and a ConfigDict view.
 
 In: a config file and flags. Out: a Config or a FinetuneConfig, and a checked ResolvedRun.
-Read schema and model_schema (the settings), phases (what follows from them), config_dict,
-overrides (flags), resolve (a Config to a ResolvedRun) and validate (the checks).
+Read schema, model_schema and finetune_schema (the settings), phases (what follows from them),
+config_dict, overrides (flags), resolve (a Config to a ResolvedRun), validate and model_rules (the
+checks).
 """
 
 from ml_collections import ConfigDict
@@ -16,6 +17,7 @@ from bert_jax.config.config_dict import (
     settings_from,
     to_config_dict,
 )
+from bert_jax.config.finetune_schema import FinetuneConfig, TaskOptions
 from bert_jax.config.model_schema import MODERNBERT, ComputeConfig, ModelConfig
 from bert_jax.config.phases import (
     data_in_evaluations,
@@ -42,7 +44,6 @@ from bert_jax.config.schema import (
     Config,
     DistillConfig,
     EvalConfig,
-    FinetuneConfig,
     GuardConfig,
     HostsConfig,
     LogConfig,
@@ -50,6 +51,5 @@ from bert_jax.config.schema import (
     OptimConfig,
     Phase,
     RunConfig,
-    TaskOptions,
 )
 from data_pipeline.spec.options import PretrainOptions

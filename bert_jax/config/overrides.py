@@ -28,7 +28,7 @@ from ml_collections.config_dict import RequiredValueError
 
 from bert_jax import config as config_lib
 from bert_jax.config.config_dict import WrongArgument
-from bert_jax.config.schema import FinetuneConfig
+from bert_jax.config.finetune_schema import FinetuneConfig
 from data_pipeline.io import Refused
 from data_pipeline.spec.fields import parse_text, shorten
 

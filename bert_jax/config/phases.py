@@ -6,16 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from bert_jax.config.finetune_schema import FinetunePhase, PruneConfig
 from bert_jax.config.model_schema import THETAS, ModelConfig
-from bert_jax.config.schema import (
-    CAUSAL,
-    Config,
-    FinetunePhase,
-    Phase,
-    PruneConfig,
-    RunConfig,
-    SharedConfig,
-)
+from bert_jax.config.schema import CAUSAL, Config, Phase, RunConfig, SharedConfig
 from data_pipeline.io import Refused
 from data_pipeline.spec.options import PretrainOptions, parse_store_weights
 from data_pipeline.spec.schema import RowShape, row_shape

@@ -3,15 +3,20 @@
 Ranges and choices are metadata of the fields in schema; this module has rules about several fields.
 """
 
-import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
-from bert_jax.config.config_dict import flatten
-from bert_jax.config.model_schema import DISENTANGLED, OF_A_GENERATOR, THETAS, ModelConfig
+from bert_jax.config.finetune_schema import FinetuneConfig
+from bert_jax.config.model_rules import (
+    Rule,
+    apply,
+    list_architecture_rules,
+    list_width_rules,
+    require_defaults,
+)
+from bert_jax.config.model_schema import OF_A_GENERATOR, THETAS, ModelConfig
 from bert_jax.config.phases import data_in_phase, list_init_layers, list_objectives
 from bert_jax.config.schema import (
     BIDIRECTIONAL,
@@ -22,67 +27,16 @@ from bert_jax.config.schema import (
     RELATION_DISTILLATION,
     RTD,
     Config,
-    FinetuneConfig,
     Phase,
     SharedConfig,
 )
 from data_pipeline.io import Refused
-from data_pipeline.io.small_files import DamagedFile
-from data_pipeline.spec.fields import check_fields, get_setting
+from data_pipeline.spec.fields import check_fields
 from data_pipeline.spec.options import parse_store_weights
 from data_pipeline.spec.schema import MIN_EXAMPLE_TOKENS
 
-Rule = tuple[str, bool, str]  # the key of a setting, whether the setting is right, what is allowed
-
 MAX_STABLE_DECAY = 0.005  # share per step; 200 steps shrink weights to 0.37
 _WANDB_PROJECT = re.compile(r"[^/\\#?%:]{0,128}")  # names that wandb.init accepts
-
-
-def check_sizes(model: ModelConfig, name: object) -> None:
-    """Raise DamagedFile if the file `name` gives a model a setting that no config allows.
-
-    Checked before building, which would take time and memory in proportion to each size.
-    """
-    for key, holds, allowed in _list_size_rules(model):
-        if not holds:
-            raise DamagedFile(
-                f"{name} has {key} = {getattr(model, key)!r:.40}; {allowed}: put back the file "
-                "that belongs to these arrays"
-            )
-
-
-def _list_size_rules(model: ModelConfig) -> Iterator[Rule]:
-    for field in dataclasses.fields(model):
-        if known := get_setting(field):
-            holds = known.allows(getattr(model, field.name))
-            yield field.name, holds, f"it must be {known.allowed()}"
-    yield from _list_width_rules(model)
-
-
-def _list_width_rules(model: ModelConfig) -> Iterator[Rule]:
-    """List two rules: heads divide the width, and paired positions need an even width."""
-    heads, width, kind = model.num_attention_heads, model.hidden_size, model.position_embedding_type
-    yield (
-        "hidden_size",
-        width % heads == 0,
-        f"it must be a multiple of num_attention_heads = {heads}",
-    )
-    paired = {"rotary": width // heads, "relative": width}.get(kind, 0)
-    allowed = (
-        f"with num_attention_heads = {heads}, {kind} positions need an even width, not {paired}"
-    )
-    yield "hidden_size", paired % 2 == 0, allowed
-
-
-def check_buckets(model: ModelConfig) -> tuple[bool, str]:
-    """Return whether every distance of a row has a bucket, and what is allowed."""
-    buckets, reach = model.position_buckets, model.max_relative_positions - 1
-    has_own = model.max_position_embeddings - 1 <= buckets // 2
-    return (
-        buckets == 0 or (buckets > 1 and (has_own or buckets // 2 < reach)),
-        f"with config.model.max_relative_positions = {reach + 1} it must be 0, or from 2 to "
-        f"{max(2 * reach - 1, 2)}",
-    )
 
 
 def check(config: Config) -> None:
@@ -91,7 +45,7 @@ def check(config: Config) -> None:
     The error names the key, its value, what is allowed and how to fix it. Needs neither devices nor
     a store.
     """
-    _apply(config, _list_pretraining_rules(config))
+    apply(config, _list_pretraining_rules(config))
 
 
 def _list_pretraining_rules(config: Config) -> Iterator[Rule]:
@@ -134,7 +88,7 @@ def _list_pretraining_rules(config: Config) -> Iterator[Rule]:
 
 def check_finetune(config: FinetuneConfig) -> None:
     """Raise Refused if a setting of fine-tuning is out of range or contradicts another one."""
-    _apply(config, _list_finetuning_rules(config))
+    apply(config, _list_finetuning_rules(config))
 
 
 def _list_finetuning_rules(config: FinetuneConfig) -> Iterator[Rule]:
@@ -162,12 +116,12 @@ def _list_finetuning_rules(config: FinetuneConfig) -> Iterator[Rule]:
     )
     if config.prune.intermediate_size == 0:
         unused = "nothing is removed: set config.prune.intermediate_size, or leave this out"
-        yield from _require_defaults("prune", config.prune, ("rounds", "share"), unused)
+        yield from require_defaults("prune", config.prune, ("rounds", "share"), unused)
     follows = "it follows from config.warmup_share: leave it at 0"
     for name in ("warmup_steps", "warmup_tokens"):
         yield f"optim.{name}", getattr(config.optim, name) == 0, follows
     no_generator = "fine-tuning trains no generator: leave it out"
-    yield from _require_defaults("model", config.model, OF_A_GENERATOR, no_generator)
+    yield from require_defaults("model", config.model, OF_A_GENERATOR, no_generator)
     kept = "only pre-training transfers rates, as it starts from new weights: set it to none"
     yield "optim.transfer", config.optim.transfer == "none", kept
     yield (
@@ -177,22 +131,9 @@ def _list_finetuning_rules(config: FinetuneConfig) -> Iterator[Rule]:
     )
 
 
-def _apply(config: SharedConfig, rules: Iterator[Rule]) -> None:
-    """Raise a Refused that names key, value and what is allowed, for the first rule that fails."""
-    for key, holds, allowed in rules:
-        if not holds:
-            raise Refused(f"config.{key} is {flatten(config)[key]!r}; {allowed}")
-
-
-def _require_defaults(group: str, part: Any, names: Iterable[str], allowed: str) -> Iterator[Rule]:
-    """Allow only the defaults of some settings in a group or a phase."""
-    for name in names:
-        yield f"{group}.{name}", getattr(part, name) == getattr(type(part), name), allowed
-
-
 def _list_shared_rules(config: SharedConfig) -> Iterator[Rule]:
     check_fields(config, "config")
-    for key, holds, allowed in _list_width_rules(config.model):
+    for key, holds, allowed in list_width_rules(config.model):
         yield f"model.{key}", holds, allowed
     yield (
         "init_layers",
@@ -212,7 +153,7 @@ def _list_shared_rules(config: SharedConfig) -> Iterator[Rule]:
     decays = {config.optim.decay, *(phase.restart_decay for phase in phases)} - {"constant", ""}
     allowed = "every decay is 'constant': set config.optim.decay=one_minus_sqrt, or leave this at 0"
     yield "optim.decay_steps", config.optim.decay_steps == 0 or bool(decays), allowed
-    yield from _list_architecture_rules(config)
+    yield from list_architecture_rules(config)
     yield from _list_mesh_rules(config)
     is_name = _WANDB_PROJECT.fullmatch(config.log.wandb) is not None
     allowed = "a project's name has at most 128 characters and none of / \\ # ? % :"
@@ -228,78 +169,7 @@ def _list_mesh_rules(config: SharedConfig) -> Iterator[Rule]:
                 f"config.mesh.preset = {config.mesh.preset!r} has no such axis: leave it out, or "
                 f"take a preset with {part}, such as {part} or fsdp+tp"
             )
-            yield from _require_defaults("mesh", config.mesh, (key,), allowed)
-
-
-def _list_position_rules(model: ModelConfig) -> Iterator[Rule]:
-    kind = model.position_embedding_type
-    for owner, keys in (("rotary", THETAS), ("disentangled", DISENTANGLED)):
-        if kind != owner:
-            allowed = (
-                f"config.model.position_embedding_type = {kind!r} has none: leave it out, or "
-                f"choose {owner}"
-            )
-            yield from _require_defaults("model", model, keys, allowed)
-    yield "model.position_buckets", *check_buckets(model)
-    chosen = f"position_embedding_type is {kind!r}: "
-    if kind == "relative":
-        segments = f"{chosen}attention encodes segments: set 0"
-        yield "model.type_vocab_size", model.type_vocab_size == 0, segments
-        has_width = model.embedding_width == model.hidden_size
-        yield "model.embedding_size", has_width, f"{chosen}leave it at 0"
-        names = ("embedding_projection", "is_causal")
-        yield from _require_defaults("model", model, names, f"{chosen}leave it false")
-    if model.scores_distances:
-        every = ("global_attn_every_n_layers",)
-        yield from _require_defaults("model", model, every, f"{chosen}leave it out")
-
-
-def check_architecture(config: SharedConfig) -> None:
-    """Raise Refused if settings of a checkpoint's model contradict the config's or each other."""
-    _apply(config, _list_architecture_rules(config))
-
-
-def _list_architecture_rules(config: SharedConfig) -> Iterator[Rule]:
-    model = config.model
-    yield from _list_position_rules(model)
-    has_transform = model.mlm_transform and model.embedding_width == model.hidden_size
-    yield (
-        "model.pooler_type",
-        model.pooler_type != "mlm_transform" or has_transform,
-        f"it needs mlm_transform = True, not {model.mlm_transform}, and embeddings as wide as the "
-        f"encoder, {model.hidden_size}, not {model.embedding_width}: take another pooler_type",
-    )
-    generator = model.generator
-    width = (generator or model).hidden_size
-    yield (
-        "model.mlm_transform",
-        model.mlm_transform or width == model.embedding_width,
-        f"without it the word table, {model.embedding_width} wide, would read vectors of width "
-        f"{width}: set it to true",
-    )
-    if generator is not None:
-        heads = generator.num_attention_heads
-        is_divided = generator.hidden_size % heads == 0
-        is_even = generator.hidden_size // heads % 2 == 0
-        yield (
-            "model.generator_hidden_size",
-            is_divided and (is_even or model.position_embedding_type != "rotary"),
-            f"it must be a multiple of the generator's {heads} attention heads, an even one for "
-            "rotary positions; change it, or set config.model.generator_num_attention_heads",
-        )
-    has_window = model.global_attn_every_n_layers > 1
-    windows = "the other layers need a window: set its width"
-    no_window = "no layer has a window: leave it at 0"
-    yield (
-        "model.local_attention",
-        has_window == (model.local_attention > 0),
-        f"with global_attn_every_n_layers = {model.global_attn_every_n_layers} "
-        f"{windows if has_window else no_window}",
-    )
-    differ = "layers differ in their windows or norms: leave it false"
-    if not model.has_equal_layers:
-        yield from _require_defaults("compute", config.compute, ("rolled_layers",), differ)
-        yield from _require_defaults("model", model, ("share_layers",), differ)
+            yield from require_defaults("mesh", config.mesh, (key,), allowed)
 
 
 def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
@@ -320,7 +190,7 @@ def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
     )
     if (kind := config.model.position_embedding_type) != "rotary":
         none = f"config.model.position_embedding_type = {kind!r} has none: leave it at 0"
-        yield from _require_defaults(key, phase, THETAS, none)
+        yield from require_defaults(key, phase, THETAS, none)
     for name in THETAS:
         is_base = not 0 < getattr(phase, name) <= 1
         yield f"{key}.{name}", is_base, "it must be above 1, or 0 for the model's"
@@ -337,7 +207,7 @@ def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
     if phase.restart_learning_rate == 0:
         names = ("restart_warmup_steps", "restart_decay", "restart_end_learning_rate")
         kept = "it needs a restart_learning_rate; without one the last schedule continues"
-        yield from _require_defaults(key, phase, names, kept)
+        yield from require_defaults(key, phase, names, kept)
     else:
         end = phase.restart_end_learning_rate or config.optim.end_learning_rate
         allowed = f"its schedule ends at {end:g}: raise it, or lower restart_end_learning_rate"
@@ -355,7 +225,7 @@ def check_masks(config: Config, is_text: bool) -> None:
 
     Text needs enough slots in each phase for its rate; ready-made examples have fixed masks.
     """
-    _apply(config, _list_mask_rules(config, is_text))
+    apply(config, _list_mask_rules(config, is_text))
 
 
 def _list_mask_rules(config: Config, is_text: bool) -> Iterator[Rule]:
@@ -445,7 +315,7 @@ def _list_teacher_rules(config: Config) -> Iterator[Rule]:
         )
         if name not in names:
             belongs = f"it belongs to the objective {name}, which no phase learns: leave it out"
-            yield from _require_defaults("distill", config.distill, (*fields, *losses), belongs)
+            yield from require_defaults("distill", config.distill, (*fields, *losses), belongs)
     if RELATION_DISTILLATION in names and not config.init:  # else the width is the checkpoint's
         yield (
             "distill.relation_heads",
@@ -466,7 +336,7 @@ def _list_replaced_token_rules(config: Config) -> Iterator[Rule]:
             f"it belongs to a generator, which only config.objective={RTD} trains: set that, or "
             f"leave it out{other}"
         )
-        yield from _require_defaults("model", model, OF_A_GENERATOR, belongs)
+        yield from require_defaults("model", model, OF_A_GENERATOR, belongs)
         return
     index = names.index(RTD)
     key = _find_objective_key(config, index)
@@ -497,7 +367,7 @@ def _list_replaced_token_rules(config: Config) -> Iterator[Rule]:
     yield "init_tile", not config.init_tile, allowed
     by_layer = ("layer_rate_decay", "unfreeze_every_steps")
     later = f"{allowed}, and set it in fine-tuning"
-    yield from _require_defaults("optim", config.optim, by_layer, later)
+    yield from require_defaults("optim", config.optim, by_layer, later)
 
 
 def _list_deberta_rules(config: Config) -> Iterator[Rule]:
@@ -548,7 +418,7 @@ def _list_transfer_rules(config: Config) -> Iterator[Rule]:
     optim, model = config.optim, config.model
     if optim.transfer == "none":
         widths = ("transfer_base_width", "transfer_base_head_width")
-        yield from _require_defaults(
+        yield from require_defaults(
             "optim", optim, widths, "config.optim.transfer is 'none': leave it at 0"
         )
         return
@@ -569,4 +439,4 @@ def _list_transfer_rules(config: Config) -> Iterator[Rule]:
     yield "model.position_embedding_type", is_other, other
     names = ("mlm_transform", "embedding_projection", "share_layers", "generator_hidden_size")
     default = f"{has}has a rule for the default alone: leave it out, {none}"
-    yield from _require_defaults("model", model, names, default)
+    yield from require_defaults("model", model, names, default)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import phase_start, total_steps
-from bert_jax.config.schema import FinetuneRun
+from bert_jax.config.finetune_schema import FinetuneRun
 from bert_jax.finetuning.objectives import PACKED, TERM
 from bert_jax.inference.batches import collect, copy_to_host
 from bert_jax.logging.console import Screen

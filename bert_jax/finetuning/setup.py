@@ -11,10 +11,10 @@ import jax
 
 from bert_jax import config as config_lib
 from bert_jax.checkpoint.reader import find_run
-from bert_jax.config import ModelConfig, validate
+from bert_jax.config import ModelConfig, model_rules, validate
+from bert_jax.config.finetune_schema import FinetuneConfig, FinetunePhase, FinetuneRun, with_length
 from bert_jax.config.phases import list_init_layers, split_into_rounds
 from bert_jax.config.resolve import merge_sizes
-from bert_jax.config.schema import FinetuneConfig, FinetunePhase, FinetuneRun, with_length
 from bert_jax.finetuning.feed import TaskFeed, describe_phases
 from bert_jax.finetuning.objectives import PACKED, make_objective
 from bert_jax.finetuning.prune import make_resize
@@ -176,7 +176,7 @@ def resolve_config(config: FinetuneConfig, task: Task, model: ModelConfig) -> Fi
         "optim": dataclasses.replace(config.optim, warmup_steps=int(steps * config.warmup_share)),
     }
     run = FinetuneRun(**settings)
-    validate.check_architecture(run)
+    model_rules.check_architecture(run)
     return run
 
 

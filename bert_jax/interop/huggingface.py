@@ -16,8 +16,8 @@ import safetensors
 import safetensors.numpy
 
 from bert_jax.config import ModelConfig
-from bert_jax.config.schema import TaskOptions
-from bert_jax.config.validate import check_sizes
+from bert_jax.config.finetune_schema import TaskOptions
+from bert_jax.config.model_rules import check_sizes
 from bert_jax.interop import transformers_class, vocabulary
 from bert_jax.interop.families import FAMILIES, Family
 from bert_jax.interop.families.family import ROW_KINDS

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bert_jax.config import ModelConfig
-from bert_jax.config.validate import check_sizes
+from bert_jax.config.model_rules import check_sizes
 from bert_jax.interop import model_json, vocabulary
 from bert_jax.interop.families import bert
 from bert_jax.interop.pretrained import Pretrained

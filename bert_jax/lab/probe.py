@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from bert_jax.checkpoint import directory
 from bert_jax.config import FinetuneConfig, recorded, validate
-from bert_jax.config.schema import with_length
+from bert_jax.config.finetune_schema import with_length
 from bert_jax.lab import runs
 from bert_jax.lab.runs import Lane
 from bert_jax.logging import plots

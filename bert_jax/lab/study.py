@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import flatten, recorded
-from bert_jax.config.schema import with_length
+from bert_jax.config.finetune_schema import with_length
 from bert_jax.lab.kinds import find_kind
 from bert_jax.lab.row_kind import RowCost, RowKind, Run, load_task, split_names
 from bert_jax.lab.runs import (

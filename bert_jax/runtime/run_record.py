@@ -24,8 +24,8 @@ from bert_jax.config import (
     recorded,
     settings_from,
 )
-from bert_jax.config.schema import FinetuneRun
-from bert_jax.config.validate import check_sizes
+from bert_jax.config.finetune_schema import FinetuneRun
+from bert_jax.config.model_rules import check_sizes
 from bert_jax.logging.metrics_writer import (
     BAD_STEPS,
     CURVES,

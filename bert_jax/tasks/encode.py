@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks.task import CLASSIFY
 from data_pipeline.io import Refused
 from data_pipeline.labeled.framing import frame

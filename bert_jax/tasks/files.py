@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks.labels import fold_text, is_header
 from data_pipeline.io import Refused, small_files
 from data_pipeline.io.address import expand_home

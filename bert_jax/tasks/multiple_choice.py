@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks.encode import encode_texts
 from bert_jax.tasks.files import CSV, DEV, TEST, TRAIN, TSV, Columns, read_columns, read_splits
 from bert_jax.tasks.metrics import ACCURACY, make_constant_logits, score_classes, score_logits

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks import multiple_choice, table
 from bert_jax.tasks.glue import task as glue
 from bert_jax.tasks.ner import task as ner

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks.encode import encode_texts, join_windows
 from bert_jax.tasks.files import (
     DEV,

@@ -11,7 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bert_jax.config import settings_from
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
 from data_pipeline.io import small_files
 from data_pipeline.io.small_files import DamagedFile

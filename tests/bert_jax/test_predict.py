@@ -15,7 +15,7 @@ import safetensors.numpy
 
 from bert_jax import finetune, predict
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.config.schema import FinetuneConfig, TaskOptions
+from bert_jax.config.finetune_schema import FinetuneConfig, TaskOptions
 from bert_jax.finetuning import setup as finetuning
 from bert_jax.interop import export as conversion
 from bert_jax.interop import huggingface, load, pretrained

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from bert_jax.config import Config, to_config_dict
-from bert_jax.config.schema import FinetuneConfig
+from bert_jax.config.finetune_schema import FinetuneConfig
 from bert_jax.lab.study_config import StudyConfig
 from bert_jax.runtime.cli import GivenConfig
 from launch.cloud.commands import COMMANDS

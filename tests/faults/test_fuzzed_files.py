@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks.task import CLASSIFY
 from bert_jax.tasks.task_layer import TaskLayer, to_json
 from tests.bert_jax.small_checkpoints import PIECES, tensors, write

@@ -65,7 +65,7 @@ _CHECKPOINT = (
     ),
     (
         RULE,
-        "checkpoint/fingerprint.py",
+        "checkpoint/arrays.py",
         "is_padding = is_padding | (along >= jnp.uint32(size))",
         "is_padding = is_padding | (along > jnp.uint32(size))",
         "checkpoint/test_fingerprint.py::test_padding_does_not_count_whatever_it_holds",

@@ -249,7 +249,7 @@ _SAMPLING = (
     ),
     (
         WIRING,
-        "sampling/ready_made.py",
+        "sampling/stream.py",
         "self.shape.seq_len, part\n",
         "self.shape.seq_len, 0\n",
         "sampling/test_ready_made.py::test_every_epoch_has_each_example_once_in_another_order",

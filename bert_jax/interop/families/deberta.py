@@ -11,7 +11,7 @@ import pathlib
 from typing import Any
 
 from bert_jax.config import ModelConfig
-from bert_jax.config.validate import check_buckets
+from bert_jax.config.model_rules import check_buckets
 from bert_jax.interop.families import bert
 from bert_jax.interop.families.family import HIDDEN_ACT, Family, name_tasks
 from bert_jax.interop.model_json import (

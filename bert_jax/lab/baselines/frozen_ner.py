@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bert_jax.config.schema import TaskOptions, with_length
+from bert_jax.config.finetune_schema import TaskOptions, with_length
 from bert_jax.inference import batches
 from bert_jax.inference.hidden_states import VECTORS, choose_layers
 from bert_jax.interop import load

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from bert_jax.config.schema import FinetuneConfig, with_length
+from bert_jax.config.finetune_schema import FinetuneConfig, with_length
 from bert_jax.inference import batches
 from bert_jax.inference.hidden_states import VECTORS
 from bert_jax.lab.baselines import frozen_ner

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks.encode import encode_texts
 from bert_jax.tasks.files import TSV, Columns, list_rows, read_columns
 from bert_jax.tasks.glue.specs import (

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks.files import DEV, TEST, TRAIN, read_splits
 from bert_jax.tasks.labels import check_labels
 from bert_jax.tasks.ner import data

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks.files import DEV, TEST, TRAIN, read_splits
 from bert_jax.tasks.squad import answers as squad_answers
 from bert_jax.tasks.squad import metrics

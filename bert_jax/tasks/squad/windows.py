@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks.encode import encode_ids
 from bert_jax.tasks.squad.data import Paragraph, SquadQuestion, find_answer_span
 from data_pipeline.labeled.framing import frame

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from bert_jax.checkpoint import fingerprint
+from bert_jax.checkpoint.arrays import compute_fingerprints, to_hex
 from bert_jax.config import MeshConfig
 from bert_jax.parallel import mesh
 
@@ -43,8 +43,9 @@ def fingerprints(arrays, specs, of, dims=None):
         jax.device_put(array, jax.NamedSharding(of, spec))
         for array, spec in zip(arrays, specs, strict=True)
     ]
-    dims = dims or [array.shape for array in arrays]
-    return fingerprint.to_hex(np.asarray(fingerprint.compute(placed, dims)))
+    sizes = dims or [array.shape for array in arrays]
+    unpadded = [jax.ShapeDtypeStruct(size, jnp.float32) for size in sizes]
+    return to_hex(np.asarray(compute_fingerprints(placed, unpadded)))
 
 
 def arrays():

@@ -18,7 +18,7 @@ from bert_jax.config import (
     StoreFacts,
     validate,
 )
-from bert_jax.config.schema import FinetunePhase, FinetuneRun
+from bert_jax.config.finetune_schema import FinetunePhase, FinetuneRun
 from bert_jax.model import bert
 from bert_jax.model.bert import Heads
 from bert_jax.parallel import mesh

@@ -17,6 +17,7 @@ from bert_jax.config import (
     TaskOptions,
     flatten,
     model_in_phase,
+    model_rules,
     resolve,
     settings_from,
     to_config_dict,
@@ -259,7 +260,7 @@ def test_contradictions_are_refused_by_the_key_named_first(settings):
 def test_a_file_whose_model_no_config_allows_is_damaged(name, value):
     model = dataclasses.replace(ModelConfig(), **{name: value})
     with pytest.raises(DamagedFile, match=rf"^run\.json has {name} = {value!r}; it must be"):
-        validate.check_sizes(model, "run.json")
+        model_rules.check_sizes(model, "run.json")
 
 
 @pytest.mark.parametrize(
@@ -267,11 +268,11 @@ def test_a_file_whose_model_no_config_allows_is_damaged(name, value):
 )
 def test_a_file_whose_positions_would_pair_an_odd_width_is_damaged(kind, width, heads, odd):
     sizes = {"hidden_size": width, "num_attention_heads": heads}
-    validate.check_sizes(ModelConfig(**sizes), "config.json")
+    model_rules.check_sizes(ModelConfig(**sizes), "config.json")
     paired = ModelConfig(**sizes, position_embedding_type=kind)
     words = rf"^config\.json has hidden_size = {width}; .*{kind} positions .* not {odd}:"
     with pytest.raises(DamagedFile, match=words):
-        validate.check_sizes(paired, "config.json")
+        model_rules.check_sizes(paired, "config.json")
 
 
 def test_windows_are_of_single_texts_in_a_table():

@@ -12,8 +12,9 @@ import pytest
 from bert_jax import finetune
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.checkpoint.reader import read_arrays
+from bert_jax.config.finetune_schema import FinetunePhase, FinetuneRun, PruneConfig
 from bert_jax.config.phases import split_into_rounds
-from bert_jax.config.schema import FinetunePhase, FinetuneRun, MeshConfig, PruneConfig
+from bert_jax.config.schema import MeshConfig
 from bert_jax.finetuning.prune import choose_neurons, keep_neurons, score_neurons
 from bert_jax.interop import export, load
 from bert_jax.parallel.mesh import check_divides

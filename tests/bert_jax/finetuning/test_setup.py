@@ -18,7 +18,7 @@ from bert_jax import finetune
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.checkpoint.reader import read_arrays
 from bert_jax.config import CheckpointConfig, ComputeConfig, MeshConfig, ModelConfig, OptimConfig
-from bert_jax.config.schema import FinetuneConfig, PruneConfig, TaskOptions, with_length
+from bert_jax.config.finetune_schema import FinetuneConfig, PruneConfig, TaskOptions, with_length
 from bert_jax.finetuning import setup as finetuning
 from bert_jax.finetuning.feed import TaskFeed, describe_phases
 from bert_jax.finetuning.objectives import TERM

@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 
 from bert_jax.config import ComputeConfig
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.finetuning.objectives import OBJECTIVES
 from bert_jax.inference import batches
 from bert_jax.inference.hidden_states import Layers, compute_vectors

@@ -12,7 +12,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from bert_jax.config import Config, LogConfig, recorded
-from bert_jax.config.schema import FinetuneConfig
+from bert_jax.config.finetune_schema import FinetuneConfig
 from bert_jax.logging import metrics_writer
 from bert_jax.logging.metrics_writer import EventsFile, MetricsFile, WandbWriter
 from bert_jax.runtime import run_record

@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks.squad.data import Answer, Paragraph, SquadQuestion
 from data_pipeline.vocab import Vocabulary, load_vocabulary
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert_jax import score
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks import files, multiple_choice, table_pieces
 from bert_jax.tasks.ner import data as ner_files
 from bert_jax.tasks.ner.predict import TagPredictor

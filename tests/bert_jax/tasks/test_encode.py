@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks import encode
 from bert_jax.tasks.task import CLASSIFY, REGRESS
 from tests.bert_jax.tasks.glue_layouts import WORDS, vocabulary

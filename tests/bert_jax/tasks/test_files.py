@@ -10,7 +10,7 @@ import re
 import pytest
 import zstandard
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks.files import read_column_names, read_columns, split_file
 
 NAMES = ("eng.train", "train.txt")

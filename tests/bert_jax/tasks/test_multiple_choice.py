@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks import multiple_choice
 from bert_jax.tasks.multiple_choice import ChoiceFile, read_codah, read_swag
 from bert_jax.tasks.predict_table import TablePredictor

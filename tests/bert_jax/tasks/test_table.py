@@ -7,7 +7,7 @@ import weakref
 import numpy as np
 import pytest
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks import table
 from tests.bert_jax.tasks.glue_layouts import vocabulary
 from tests.bert_jax.tasks.tables import write_table

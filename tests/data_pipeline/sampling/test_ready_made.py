@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from data_pipeline import export_tfrecord, import_tfrecord
-from data_pipeline.sampling.ready_made import open_stored_examples
-from data_pipeline.sampling.stream import open_examples
+from data_pipeline.sampling.stream import open_examples, open_stored_examples
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.spec.schema import TFRECORD_FIELDS
 from data_pipeline.store import open_store

@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks.glue import task as glue
 from tests.bert_jax.tasks.glue_layouts import small_vocabulary
 

@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 import pytest
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks.glue import task as glue
 from bert_jax.tasks.glue.specs import TASKS
 from bert_jax.tasks.glue.task import read_files

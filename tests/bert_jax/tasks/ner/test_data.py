@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks.ner.data import read
 from bert_jax.tasks.ner.predict import TagPredictor
 from bert_jax.tasks.predicting import PredictRequest

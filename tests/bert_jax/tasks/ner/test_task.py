@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.score import read_score
 from bert_jax.tasks.ner import data
 from bert_jax.tasks.ner import task as ner

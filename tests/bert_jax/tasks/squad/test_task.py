@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.config.schema import TaskOptions
+from bert_jax.config.finetune_schema import TaskOptions
 from bert_jax.tasks import registry
 from bert_jax.tasks.squad.data import Paragraph
 from bert_jax.tasks.squad.task import open_task, score_best_constant
