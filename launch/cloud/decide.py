@@ -156,8 +156,10 @@ class State:
     unreached: int = 0
     unreached_since: float = 0
     starts: int = 0
-    # An outage of Google Cloud; what was said while waiting.
-    unanswered_since: float | None = None
+    # An outage of Google Cloud: its seconds, and the last look that failed; what was said while
+    # waiting.
+    outage_secs: float = 0
+    failed: float = 0
     waiting: str = ""
     waiting_since: float = 0
     # Exit code and message, once the slice is gone.
@@ -181,7 +183,7 @@ def decide(state: State, answers: Answers) -> tuple[State, list[Action]]:
     """Return the state after these answers, and the actions; `state` is not changed."""
     turn = _Turn(dataclasses.replace(state), answers)
     for name, value in vars(state).items():
-        is_time = name in ("requested", "seen") or name.endswith("_since")
+        is_time = name in ("requested", "seen", "failed") or name.endswith("_since")
         if is_time and (value or 0) > answers.now:
             # The clock was set back: else a limit would last as much longer.
             setattr(turn.state, name, answers.now)
@@ -473,8 +475,9 @@ class _Turn:
         not be left alone, and a metadata server that is down gives the same answer.
         """
         state = self.state
-        state.unanswered_since = state.unanswered_since or self.now
-        outage = self.now - state.unanswered_since
+        if state.failed:  # more than an hour between looks: this machine slept
+            state.outage_secs += min(self.now - state.failed, 3600)
+        state.failed, outage = self.now, state.outage_secs
         # As long as the outage so far, so that each pause is about twice the one before.
         self.pause = min(outage + 2 * self.rules.poll_secs, MAX_PAUSE_SECS)
         is_hopeless = is_permanent and not (state.spent_secs or state.billed_since)
@@ -514,5 +517,5 @@ class _Turn:
         if any(action.kind in (*REPORTED, "end") for action in self.actions):
             return
         if not self.pause:
-            self.state.unanswered_since = None
+            self.state.forget("outage_secs", "failed")
         self.actions.append(Action("wait", secs=self.pause or self.rules.poll_secs))

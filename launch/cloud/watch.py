@@ -45,8 +45,8 @@ def read_state(path: pathlib.Path, rules: Rules) -> State:
     state = State(rules, **values)
     # A slice that is gone by now may have been deleted on purpose, and counts of looks in a row are
     # out of date. A supervisor sends its own commit before any start.
-    state.forget("is_expected", "is_set_up", "unanswered_since", "not_ready_since")
-    state.forget("missing", "partial", "unreached")
+    state.forget("is_expected", "is_set_up", "not_ready_since", "missing", "partial", "unreached")
+    state.forget("outage_secs", "failed")
     return state
 
 

@@ -51,10 +51,11 @@ JOURNEYS = [
     # Requests that fail: transient, permanent, for half a day; the name is taken.
     (BUCKET, "absent !create=PERMISSION_DENIED", "create end 1"),
     (BUCKET, "absent !create=ALREADY_EXISTS / ready never never", "create / set_up start"),
-    (BUCKET, "absent / none / +43000 none / +200 none", "create / - / - / end 1"),
+    (BUCKET, "absent / none" + " / +3600 none" * 12, "create" + " / -" * 12 + " / end 1"),
+    (BUCKET, "absent / none / +90000 none / ready never never", "create / - / - / set_up start"),  # a laptop slept
     (BUCKET, "denied", "end 1"),
     # A login that expires at night is renewed in the morning.
-    (BUCKET, UP + "denied / +40000 denied / ready run run / denied / +43300 denied", GO + "- / - / - / - / end 1"),
+    (BUCKET, UP + "denied" + " / +3600 denied" * 11 + " / ready run run / denied" + " / +3600 denied" * 12, GO + "- / " * 25 + "end 1"),
     (BUCKET, UP + "lost / absent !create=QUOTA_EXCEEDED / absent / ready #900 never never", GO + "delete / create / create / set_up start"),
     # Old answers: none after a request, one about the slice before.
     (BUCKET, "absent / absent / absent / absent / ready never never", "create / - / - / - / set_up start"),
@@ -157,7 +158,7 @@ def test_a_pause_doubles_while_requests_fail_and_ends_with_an_answer():
     state, _, said = play(BUCKET, fails)
     pauses = [words.rpartition("in ")[2] for words in said if "retrying" in words]
     assert pauses == ["120 s", "240 s", "480 s", "600 s", "600 s"]
-    assert play(BUCKET, "queued", state)[0].unanswered_since is None
+    assert play(BUCKET, "queued", state)[0].failed == 0
 
 
 def test_dollars_never_count_too_little_nor_twice():

@@ -214,7 +214,7 @@ def test_a_state_goes_on_for_its_run_and_leaves_the_money_of_another(tmp_path):
     rules = Rules("gs://b/a", usd_per_hour=1.0)
     path = tmp_path / "state.json"
     known = {"tries": 3, "spent_secs": 7200.0, "created": 5.0, "has_trained": True}
-    row = {"unanswered_since": 1.0, "missing": 2, "partial": 1, "unreached": 4}
+    row = {"outage_secs": 1.0, "failed": 2.0, "missing": 2, "partial": 1, "unreached": 4}
     watch.write_state(path, State(rules, **known, **row, not_ready_since=1.0, is_expected=True))
     assert watch.read_state(path, rules) == State(rules, **known)
     other = Rules("gs://b/other", usd_per_hour=1.0)
