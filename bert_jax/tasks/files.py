@@ -273,7 +273,14 @@ def read_column_names(path: pathlib.Path, wanted: Sequence[str] = ()) -> list[st
     if suffix in JSON_LINES:
         _, line = next(decode_lines(path), (1, ""))
         return list(small_files.parse_json(line.encode(), path)) if line.startswith("{") else []
-    return next(split_rows(path, suffix, wanted), (0, []))[1]
+    return _name_unnamed(next(split_rows(path, suffix, wanted), (0, []))[1])
+
+
+def _name_unnamed(names: list[str]) -> list[str]:
+    """Name several unnamed columns as pandas does; spreadsheets write them for empty columns."""
+    if names.count("") < 2:
+        return names
+    return [name or f"Unnamed: {number}" for number, name in enumerate(names)]
 
 
 def find_suffix(path: pathlib.Path) -> str:
@@ -329,7 +336,7 @@ def _read_delimited_rows(
                 if suffix == TSV and len(header) == len(fields) and set(wanted) <= set(header)
             ]
             if set(wanted) <= set(fields) or not fitting:
-                names = fields
+                names = _name_unnamed(fields)
                 check_columns(path, names, wanted, how_to_fix)
                 continue
             names = fitting[0]

@@ -247,3 +247,12 @@ def test_rows_with_numbers_that_json_lacks_are_counted(tmp_path):
     writer.close()
     assert writer.not_finite == 2
     assert [row["x"] for row in read(tmp_path / "out.jsonl")] == [None, [1, None]]
+
+
+@pytest.mark.parametrize(("suffix", "mark"), [(".csv", ","), (".tsv", "\t")])
+def test_empty_columns_of_a_spreadsheet_keep_what_they_hold(tmp_path, suffix, mark):
+    source = tmp_path / f"in{suffix}"
+    source.write_text("text,y,,\na cat,1,,\na dog,0,seen,\n".replace(",", mark))
+    through(source, tmp_path / "out.jsonl")
+    unnamed = {"Unnamed: 2": "seen", "Unnamed: 3": ""}  # the names that pandas gives
+    assert read(tmp_path / "out.jsonl")[1] == {"text": "a dog", "y": "0", **unnamed, "n": 1}
