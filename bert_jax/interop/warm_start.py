@@ -34,6 +34,9 @@ from data_pipeline.vocab import WORDPIECE, Vocabulary, split_ids
 from data_pipeline.vocab.sentencepiece_model import RECORDED
 from data_pipeline.vocab.template import UNUSED
 
+# Words that tokenizers of equal pieces may cut differently.
+_PROBES = ("caf\u00e9", "\u4f60\u597d", "2024", "$3.50", "don't", "\uff01\uff12")
+
 
 @dataclasses.dataclass(frozen=True)
 class InitialWeights:
@@ -334,4 +337,13 @@ def _list_new_tokens(known: Vocabulary, vocabulary: Vocabulary, address: str) ->
                 f"{vocabulary.path} was built with --{flag}={built}, the vocabulary of {address} "
                 f"is read with {read}; build the store with --{flag}={read}"
             )
-    return [i for i, piece in enumerate(ours) if i >= len(theirs) or piece != theirs[i]]
+    new = [i for i, piece in enumerate(ours) if i >= len(theirs) or piece != theirs[i]]
+    cuts = (split_ids(*each.encode(_PROBES)) for each in (vocabulary, known))
+    for probe, built, read in zip(_PROBES, *cuts, strict=True):
+        if not np.array_equal(built, read) and not np.isin(built, new).any():
+            raise Refused(
+                f"{vocabulary.path} cuts {probe} into {' '.join(ours[i] for i in built)}, the "
+                f"vocabulary of {address} into {' '.join(theirs[i] for i in read)}: texts were cut "
+                f"by other rules for the checkpoint; {how_to_fix}"
+            )
+    return new
