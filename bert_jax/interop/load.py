@@ -218,6 +218,7 @@ def _load_run(address: str, place: str) -> Pretrained:
         with jax.set_mesh(mesh):
             dims = reader.read_param_dims(storage.checkpoints, step)
             tensor_names.check_layers(dims, config, source)
+            run_record.check_model(record.run.model, receipt["run"], source)
             model = pretrained.build_model_of_parts(config, dims)
             restored = reader.restore_params(storage.checkpoints, step, model, mesh)
             params = jax.tree.map(pretrained.copy_to_host, restored, model.declared)

@@ -388,6 +388,17 @@ def check_vocabulary(vocabulary: Vocabulary, run: Mapping[str, Any], source: str
             )
 
 
+def check_model(model: ModelConfig, run: Mapping[str, Any], source: str) -> None:
+    """Raise Refused if the model in run.json differs from the record in a checkpoint's receipt."""
+    saved = run.get("config", {}).get("model", {})
+    for name, value in dataclasses.asdict(model).items():
+        if name in saved and saved[name] != value:
+            raise Refused(
+                f"{FILE} has config.model.{name} = {value!r:.40}, but {source} was saved with "
+                f"{saved[name]!r:.40}; put back the {FILE} of its run"
+            )
+
+
 def read_pinned(run: Mapping[str, Any]) -> dict[str, Any]:
     """Return the vocabulary fields of a record that identify the vocabulary."""
     given = run.get("vocabulary", {})

@@ -74,6 +74,18 @@ def test_a_list_changed_with_its_record_is_not_the_checkpoints(workdir, change):
         load.load(str(workdir))
 
 
+@pytest.mark.parametrize("change", [{"hidden_act": "relu"}, {"layer_norm_eps": 0.5}])
+def test_a_record_of_another_model_is_not_the_checkpoints(workdir, change):
+    """Its arrays fit as well, and would compute something else."""
+    edit_json(workdir / "run.json", lambda shown: merge(shown["config"]["model"], change))
+    ((name, value),) = change.items()
+    words = (
+        rf"run\.json has config\.model\.{name} = {value!r}, but checkpoint 0 of .* was saved with"
+    )
+    with pytest.raises(Refused, match=words):
+        load.load(str(workdir))
+
+
 @pytest.mark.parametrize(
     ("part", "change", "words"),
     [
