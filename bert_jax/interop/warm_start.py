@@ -135,11 +135,18 @@ def read_checkpoint(config: Config) -> Pretrained:
     checkpoint = select_layers(load.load(config.init, part), list_init_layers(config))
     if config.model.type_vocab_size or "segment" not in checkpoint.params["embeddings"]:
         return checkpoint
-    tables = dict(checkpoint.params["embeddings"])
+    parts = {"embeddings": _drop_segments(checkpoint.params["embeddings"])}
+    generator = checkpoint.params.get("generator", {})
+    if "segment" in generator.get("embeddings", {}):  # the encoder's are differences to these
+        parts["generator"] = generator | {"embeddings": _drop_segments(generator["embeddings"])}
+    return checkpoint.change(parts, type_vocab_size=0)
+
+
+def _drop_segments(embeddings: Params) -> Params:
+    tables = dict(embeddings)
     vector = tables.pop("segment")["embedding"][0]
     name = "position" if "position" in tables else "word"
-    tables[name] = {"embedding": tables[name]["embedding"] + vector}
-    return checkpoint.change({"embeddings": tables}, type_vocab_size=0)
+    return tables | {name: {"embedding": tables[name]["embedding"] + vector}}
 
 
 def _split_tables(embeddings: Params) -> Params:

@@ -25,7 +25,8 @@ from bert_jax.config import (
     overrides,
 )
 from bert_jax.config.resolve import enlarge, merge_sizes, resolve
-from bert_jax.interop import load, warm_start
+from bert_jax.config.schema import PARTS
+from bert_jax.interop import load, pretrained, warm_start
 from bert_jax.interop.warm_start import fit_vocabulary
 from bert_jax.model import bert
 from bert_jax.trainer import loop
@@ -345,6 +346,28 @@ def test_layers_are_taken_in_the_order_in_which_they_are_named(checkpoint):
     assert taken.config.num_hidden_layers == 2
     assert taken.params["layers"] == {"00": layers["02"], "01": layers["00"]}
     assert taken.params["embeddings"] is checkpoint.params["embeddings"]
+
+
+def test_both_models_of_gdes_keep_the_first_segment_without_segments(checkpoint, monkeypatch):
+    """The encoder's tables are differences to the generator's, so each has a part of the vector."""
+    rng = np.random.default_rng(4)
+    encoder, generator = (
+        {name: {"embedding": rng.normal(size=(3, 4))} for name in ("word", "position", "segment")}
+        for _ in range(2)
+    )
+    params = {"embeddings": encoder, "generator": {"embeddings": generator}}
+    model = ModelConfig(generator_hidden_size=64, generator_embeddings="gdes")
+    pair = dataclasses.replace(checkpoint, config=model, params=params)
+    monkeypatch.setattr(load, "load", lambda address, part: pair)
+    config = Config(init="hf:DIR", objective="rtd", model=ModelConfig(type_vocab_size=0))
+    read = warm_start.read_checkpoint(config)
+    for part in PARTS:
+        before, after = (
+            pretrained.select_part(each, part).params["embeddings"] for each in (pair, read)
+        )
+        position = before["position"]["embedding"] + before["segment"]["embedding"][0]
+        np.testing.assert_allclose(after["position"]["embedding"], position)
+        assert "segment" not in after
 
 
 @pytest.mark.slow
