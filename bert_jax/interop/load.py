@@ -248,4 +248,7 @@ def choose_step(address: str, workdir: str, step: int | None, storage: workdir_l
             f"{address} holds a run that has not saved a checkpoint yet; wait for the first "
             "one, or start its command again"
         )
+    _, damaged = reader.find_readable_step(directory.make_absolute(storage.checkpoints))
+    if damaged:
+        vocabulary.note(f"{damaged[0]}; the checkpoint of step {newest:,} is read")
     return newest

@@ -1,6 +1,7 @@
 """A vocabulary that was changed after the checkpoint was written, wherever it is read."""
 
 import dataclasses
+import re
 import shutil
 
 import pytest
@@ -104,6 +105,14 @@ def test_another_case_or_size_is_refused_before_anything_is_built(workdir, part,
     edit_json(workdir / "run.json", lambda shown: merge(shown[part], change))
     with pytest.raises(ValueError, match=words):
         load.load(str(workdir))
+
+
+def test_a_newest_checkpoint_that_cannot_be_read_is_named(workdir, capsys):
+    """As of a copy that was made while the run was saving."""
+    shutil.copytree(workdir / "checkpoints" / "0", workdir / "checkpoints" / "4")
+    assert load.load(str(workdir)).address == str(workdir)
+    said = capsys.readouterr().out
+    assert re.search(r"note: .*/4/receipt/\S+ is of step 0; the checkpoint of step 0 is read", said)
 
 
 def test_a_carriage_return_is_no_change(workdir):
