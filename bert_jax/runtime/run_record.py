@@ -154,7 +154,7 @@ def read(workdir: pathlib.Path) -> PretrainingRun:
     config = parse_config(record, workdir / FILE, ResolvedRun)
     with _written_by_this_version(workdir / FILE):
         digest = record["fixed"][STORE_DIGEST]
-    vocabulary = _read_vocabulary(workdir, record)
+    vocabulary = read_vocabulary(workdir, record)
     return PretrainingRun(config, vocabulary, digest, record.get(CONVERTED, ""))
 
 
@@ -205,7 +205,7 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
 
         task = task_layer.from_json(record["task"] | {"options": record["config"]["data"]}, path)
         task = dataclasses.replace(task, null_threshold=_read_null_threshold(workdir))
-    vocabulary = _read_vocabulary(workdir, record)
+    vocabulary = read_vocabulary(workdir, record)
     untrained: tuple[str, ...] = ()  # parts that no objective trains
     if CONVERTED not in record and task is None:
         untrained = tuple(small_files.field(record, UNTRAINED, list, path))
@@ -261,7 +261,7 @@ def _is_finetuning(record: Mapping[str, Any]) -> bool:
     return bool(record.get("task", {}).get("head_width", 0))
 
 
-def _read_vocabulary(workdir: pathlib.Path, record: dict[str, Any]) -> Vocabulary:
+def read_vocabulary(workdir: pathlib.Path, record: dict[str, Any]) -> Vocabulary:
     """Read the workdir's copy of the vocabulary, which must be the one in the record."""
     path = small_files.join_inside(workdir, record["vocabulary"]["file"])
     if not path.is_file():
