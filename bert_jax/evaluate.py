@@ -143,7 +143,7 @@ from bert_jax.interop.warm_start import InitialWeights, fit_vocabulary
 from bert_jax.logging.console import Screen, list_lines
 from bert_jax.model.bert import Heads
 from bert_jax.runtime.run_record import PretrainingRun
-from bert_jax.trainer.feed import open_store
+from bert_jax.trainer.feed import join_digests, open_store
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_new_file, new_file
 from data_pipeline.labeled.lines import STDIN, LineCounts, check_lines, group_rows, open_lines
@@ -207,6 +207,11 @@ def _select(
             f"--seq_len={positions} or less"
         )
     store = open_store(options, screen)
+    if run is not None and not flags.store and join_digests([store]) != run.store_digest:
+        raise Refused(
+            f"{options.store} is not the store that the run of {flags.checkpoint} was trained on, "
+            "so what it holds out may be text of the training; give the store to score as --store"
+        )
     return ScoredRows(store, flags.split or HELDOUT, options, seq_len, flags.examples)
 
 

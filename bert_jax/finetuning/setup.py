@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import jax
 
 from bert_jax import config as config_lib
-from bert_jax.checkpoint.reader import find_run
+from bert_jax.checkpoint.reader import find_newest_step, find_run
 from bert_jax.config import ModelConfig, model_rules, validate
 from bert_jax.config.finetune_schema import FinetuneConfig, FinetunePhase, FinetuneRun, with_length
 from bert_jax.config.phases import list_init_layers, split_into_rounds
@@ -97,13 +97,20 @@ def _read_checkpoint(
 ) -> tuple[FinetuneConfig, Pretrained]:
     """Read the checkpoint that a fine-tuning begins with, and settle how rows are made.
 
-    Drops the layer of an earlier task, and with config.from_scratch all weights.
+    Drops the layer of an earlier task, and with config.from_scratch all weights. A run that has
+    saved its own weights goes on where the checkpoint is gone, such as an early step of a run.
 
     Raises:
       Refused: there is no such checkpoint, or it does not go with the config.
     """
     with screen.spinning(f"reading {config.init}"):
-        checkpoint = select_layers(load.load(config.init), list_init_layers(config))
+        try:
+            checkpoint = select_layers(load.load(config.init), list_init_layers(config))
+        except (OSError, Refused):
+            resumed = _read_resumed(config, storage)
+            if resumed is None:
+                raise
+            checkpoint = resumed
     task_parts = ("bilstm", "classifier")
     params = {name: part for name, part in checkpoint.params.items() if name not in task_parts}
     checkpoint = dataclasses.replace(checkpoint, params={} if config.from_scratch else params)
@@ -121,6 +128,19 @@ def _read_checkpoint(
             "a left-to-right model"
         )
     return config, checkpoint
+
+
+def _read_resumed(config: FinetuneConfig, storage: Workdir) -> Pretrained | None:
+    """Return the sizes and the vocabulary of a run that has saved its weights; None without one."""
+    path = storage.home / run_record.FILE
+    with contextlib.suppress(OSError, Refused):  # the error about config.init says more
+        record, _ = find_run(storage.home, storage.checkpoints)
+        has_saved = find_newest_step(storage.checkpoints) is not None
+        if has_saved and not config.checkpoint.fresh and record is not None and "task" in record:
+            model = run_record.parse_run(record, path).model
+            vocabulary = run_record.read_vocabulary(storage.home, record)
+            return Pretrained(config.init, model, {}, vocabulary)
+    return None
 
 
 def _keep_rows(
@@ -195,6 +215,8 @@ def _describe_task(
     weights = f"{checkpoint.parameter_count:,} parameters"
     if config.from_scratch:
         weights = "only its sizes and vocabulary: all weights are initialized"
+    elif not checkpoint.params:
+        weights = "which cannot be read now: the run has its own weights"
     rows = [
         ("init", f"{checkpoint.address}, {weights}"),
         ("task", f"{task.name}: {splits} examples"),

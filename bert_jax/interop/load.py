@@ -218,6 +218,7 @@ def _load_run(address: str, place: str) -> Pretrained:
         with jax.set_mesh(mesh):
             dims = reader.read_param_dims(storage.checkpoints, step)
             tensor_names.check_layers(dims, config, source)
+            run_record.check_model(record.run.model, receipt["run"], source)
             model = pretrained.build_model_of_parts(config, dims)
             restored = reader.restore_params(storage.checkpoints, step, model, mesh)
             params = jax.tree.map(pretrained.copy_to_host, restored, model.declared)
@@ -247,4 +248,7 @@ def choose_step(address: str, workdir: str, step: int | None, storage: workdir_l
             f"{address} holds a run that has not saved a checkpoint yet; wait for the first "
             "one, or start its command again"
         )
+    _, damaged = reader.find_readable_step(directory.make_absolute(storage.checkpoints))
+    if damaged:
+        vocabulary.note(f"{damaged[0]}; the checkpoint of step {newest:,} is read")
     return newest

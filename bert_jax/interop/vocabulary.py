@@ -144,7 +144,7 @@ def read(directory: pathlib.Path) -> Vocabulary:
     _check_added(files, vocabulary)
     direction = (files.tokenizer.get("truncation") or {}).get("direction")
     if files.settings.get("truncation_side", str(direction).lower()) == "left":
-        _note(f"the tokenizer in {directory} truncates texts on the left; here they lose their end")
+        note(f"the tokenizer in {directory} truncates texts on the left; here they lose their end")
     return dataclasses.replace(vocabulary, template=_find_template(files, vocabulary))
 
 
@@ -203,7 +203,7 @@ def _find_template(files: _Files, vocabulary: Vocabulary) -> Template:
     if template is None and _ends_with_cls(files):
         template = make_xlnet_template(special_ids)
     elif template is None and files.tokenizer:
-        _note(
+        note(
             f"{path} puts no special tokens around texts; here rows are [CLS] A [SEP], and "
             f"{ANY_CLASS} of transformers adds none"
         )
@@ -211,7 +211,7 @@ def _find_template(files: _Files, vocabulary: Vocabulary) -> Template:
     second = 1 if _CLASS_RULES.get(kind) is _BERT_RULES else 0
     own = make_bert_template(special_ids, separators=2 - second, second_segment=second)
     if files.tokenizer and kind in _OWN_STEPS and template != own:
-        _note(
+        note(
             f"{path} puts special tokens or segments around texts that {kind} of transformers 5 "
             "replaces by its own; here they count, as in version 4"
         )
@@ -281,7 +281,7 @@ def _check_rules(files: _Files) -> None:
             if name not in asked:
                 says = f"has no {name}, which {kind} takes as {theirs}"
             if not asked:
-                _note(
+                note(
                     f"{files.directory} has no {TOKENIZER_CONFIG}, and {kind} of transformers "
                     f"takes {name} as {theirs} then; here {TOKENIZER} counts, which says "
                     f"{rules[name]}"
@@ -304,7 +304,7 @@ def _note_replaced(files: _Files) -> None:
         steps.add(f"words of up to {longest} characters")
     own, more = _OWN_STEPS.get(kind, (steps, set()))
     if not own <= steps <= own | more:
-        _note(
+        note(
             f"{files.directory / TOKENIZER} has rules ({', '.join(sorted(steps)) or 'none'}) that "
             f"{kind} of transformers 5 replaces by its own; here they count, as in version 4"
         )
@@ -370,7 +370,7 @@ def _check_added(files: _Files, vocabulary: Vocabulary) -> None:
             flag for flag in _FLAGS if flag in ours and given.get(flag, ours[flag]) != ours[flag]
         ]
         if flags:
-            _note(
+            note(
                 f"{files.directory / TOKENIZER} finds the added token {ours['content']!r} by other "
                 f"rules ({', '.join(flags)}) than {TOKENIZER_CONFIG}, which transformers takes; "
                 "here the first counts"
@@ -467,7 +467,7 @@ def _read_lowercase(files: _Files, words: pathlib.Path) -> bool:
     if type(lowercase) is not bool:
         lowercase = not is_cased(read_list(words, small_files.read_bytes(words)))
         if not lowercase:
-            _note(
+            note(
                 f"{words} has pieces with capitals, so the case of text is kept; where "
                 f"{TOKENIZER_CONFIG} has no do_lower_case, transformers lowercases"
             )
@@ -482,5 +482,6 @@ def _read_lowercase(files: _Files, words: pathlib.Path) -> bool:
 
 
 @functools.cache  # a command may read a folder several times
-def _note(text: str) -> None:
+def note(text: str) -> None:
+    """Print a note on what a checkpoint's files say and how they are read, once per process."""
     print(f"note: {text}", flush=True)

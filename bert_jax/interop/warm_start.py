@@ -34,6 +34,9 @@ from data_pipeline.vocab import WORDPIECE, Vocabulary, split_ids
 from data_pipeline.vocab.sentencepiece_model import RECORDED
 from data_pipeline.vocab.template import UNUSED
 
+# Words that tokenizers of equal pieces may cut differently.
+_PROBES = ("caf\u00e9", "\u4f60\u597d", "2024", "$3.50", "don't", "\uff01\uff12")
+
 
 @dataclasses.dataclass(frozen=True)
 class InitialWeights:
@@ -132,11 +135,18 @@ def read_checkpoint(config: Config) -> Pretrained:
     checkpoint = select_layers(load.load(config.init, part), list_init_layers(config))
     if config.model.type_vocab_size or "segment" not in checkpoint.params["embeddings"]:
         return checkpoint
-    tables = dict(checkpoint.params["embeddings"])
+    parts = {"embeddings": _drop_segments(checkpoint.params["embeddings"])}
+    generator = checkpoint.params.get("generator", {})
+    if "segment" in generator.get("embeddings", {}):  # the encoder's are differences to these
+        parts["generator"] = generator | {"embeddings": _drop_segments(generator["embeddings"])}
+    return checkpoint.change(parts, type_vocab_size=0)
+
+
+def _drop_segments(embeddings: Params) -> Params:
+    tables = dict(embeddings)
     vector = tables.pop("segment")["embedding"][0]
     name = "position" if "position" in tables else "word"
-    tables[name] = {"embedding": tables[name]["embedding"] + vector}
-    return checkpoint.change({"embeddings": tables}, type_vocab_size=0)
+    return tables | {name: {"embedding": tables[name]["embedding"] + vector}}
 
 
 def _split_tables(embeddings: Params) -> Params:
@@ -334,4 +344,13 @@ def _list_new_tokens(known: Vocabulary, vocabulary: Vocabulary, address: str) ->
                 f"{vocabulary.path} was built with --{flag}={built}, the vocabulary of {address} "
                 f"is read with {read}; build the store with --{flag}={read}"
             )
-    return [i for i, piece in enumerate(ours) if i >= len(theirs) or piece != theirs[i]]
+    new = [i for i, piece in enumerate(ours) if i >= len(theirs) or piece != theirs[i]]
+    cuts = (split_ids(*each.encode(_PROBES)) for each in (vocabulary, known))
+    for probe, built, read in zip(_PROBES, *cuts, strict=True):
+        if not np.array_equal(built, read) and not np.isin(built, new).any():
+            raise Refused(
+                f"{vocabulary.path} cuts {probe} into {' '.join(ours[i] for i in built)}, the "
+                f"vocabulary of {address} into {' '.join(theirs[i] for i in read)}: texts were cut "
+                f"by other rules for the checkpoint; {how_to_fix}"
+            )
+    return new

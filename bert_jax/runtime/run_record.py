@@ -154,7 +154,7 @@ def read(workdir: pathlib.Path) -> PretrainingRun:
     config = parse_config(record, workdir / FILE, ResolvedRun)
     with _written_by_this_version(workdir / FILE):
         digest = record["fixed"][STORE_DIGEST]
-    vocabulary = _read_vocabulary(workdir, record)
+    vocabulary = read_vocabulary(workdir, record)
     return PretrainingRun(config, vocabulary, digest, record.get(CONVERTED, ""))
 
 
@@ -205,7 +205,7 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
 
         task = task_layer.from_json(record["task"] | {"options": record["config"]["data"]}, path)
         task = dataclasses.replace(task, null_threshold=_read_null_threshold(workdir))
-    vocabulary = _read_vocabulary(workdir, record)
+    vocabulary = read_vocabulary(workdir, record)
     untrained: tuple[str, ...] = ()  # parts that no objective trains
     if CONVERTED not in record and task is None:
         untrained = tuple(small_files.field(record, UNTRAINED, list, path))
@@ -261,7 +261,7 @@ def _is_finetuning(record: Mapping[str, Any]) -> bool:
     return bool(record.get("task", {}).get("head_width", 0))
 
 
-def _read_vocabulary(workdir: pathlib.Path, record: dict[str, Any]) -> Vocabulary:
+def read_vocabulary(workdir: pathlib.Path, record: dict[str, Any]) -> Vocabulary:
     """Read the workdir's copy of the vocabulary, which must be the one in the record."""
     path = small_files.join_inside(workdir, record["vocabulary"]["file"])
     if not path.is_file():
@@ -385,6 +385,17 @@ def check_vocabulary(vocabulary: Vocabulary, run: Mapping[str, Any], source: str
                 f"{vocabulary.path} is not the vocabulary of {source}: its {key} is "
                 f"{own[key]!r:.40}, not {value!r:.40}; put back the one that it was trained with, "
                 "or the run record, from the store or another copy of the folder"
+            )
+
+
+def check_model(model: ModelConfig, run: Mapping[str, Any], source: str) -> None:
+    """Raise Refused if the model in run.json differs from the record in a checkpoint's receipt."""
+    saved = run.get("config", {}).get("model", {})
+    for name, value in dataclasses.asdict(model).items():
+        if name in saved and saved[name] != value:
+            raise Refused(
+                f"{FILE} has config.model.{name} = {value!r:.40}, but {source} was saved with "
+                f"{saved[name]!r:.40}; put back the {FILE} of its run"
             )
 
 

@@ -101,6 +101,8 @@ def test_another_store_in_the_place_of_the_runs_is_refused(forked, trained, tmp_
     assert "is not the store that the run of" in said and "ask your own sentences" in said
     said = forked("bert_jax.replay", f"--workdir={other}", "--step=1", code=2).stderr
     assert "is not the store that the run of" in said
+    said = forked("bert_jax.evaluate", f"--checkpoint={other}", code=2).stderr
+    assert "is not the store that the run of" in said and "give the store to score as" in said
 
 
 OTHER = {STORE_DIGEST: "0" * 12}

@@ -502,6 +502,26 @@ def test_a_run_keeps_one_file_of_a_vocab_json_and_its_merges(config, tmp_path):
     assert ids[0] == ids[1] and read.digest == began_with.digest
 
 
+@pytest.mark.slow
+def test_a_run_with_its_own_weights_resumes_without_the_checkpoint(config, tmp_path, monkeypatch):
+    """As from a step of another run, which keeps its newest ones alone."""
+    checkpoint = shutil.copytree(config.init.removeprefix("hf:"), tmp_path / "checkpoint")
+    config = dataclasses.replace(config, init=f"hf:{checkpoint}", epochs=4.0)
+    run_until_cut_off(config, tmp_path / "run", monkeypatch, step=20)
+    whole, _ = run(config, tmp_path / "whole")
+    shutil.rmtree(checkpoint)
+    for fresh, workdir in ((False, "new"), (True, "run")):
+        again = dataclasses.replace(config.checkpoint, fresh=fresh)
+        with pytest.raises(Refused, match=r"'hf:.*checkpoint' is not a folder"):
+            build(dataclasses.replace(config, checkpoint=again), tmp_path / workdir)
+    resumed, _ = run(config, tmp_path / "run")
+    assert "cannot be read now" in resumed.data_rows[0][1]
+    last = sum(phase.steps for phase in whole.config.phases)
+    arrays = [read_arrays(tmp_path / name / "checkpoints", last) for name in ("whole", "run")]
+    for name, array in arrays[0].items():
+        np.testing.assert_array_equal(array, arrays[1][name])
+
+
 def test_the_command_that_predicts_new_rows_can_be_pasted(monkeypatch):
     commands = []
     screen = types.SimpleNamespace(

@@ -25,7 +25,8 @@ from bert_jax.config import (
     overrides,
 )
 from bert_jax.config.resolve import enlarge, merge_sizes, resolve
-from bert_jax.interop import load, warm_start
+from bert_jax.config.schema import PARTS
+from bert_jax.interop import load, pretrained, warm_start
 from bert_jax.interop.warm_start import fit_vocabulary
 from bert_jax.model import bert
 from bert_jax.trainer import loop
@@ -33,6 +34,7 @@ from bert_jax.trainer.setup import build_setup
 from data_pipeline.io import Refused
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.vocab import BYTE_LEVEL, load_vocabulary
+from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
 from tests.bert_jax import small_checkpoints
 from tests.bert_jax.tiny_models import MODEL
 from tests.data_pipeline.vocab.test_byte_level import make_file
@@ -134,6 +136,31 @@ def test_another_vocabulary_is_refused(checkpoint, vocabulary, theirs, ours, pie
     given = dataclasses.replace(vocabulary(pieces), **ours)
     with pytest.raises(Refused, match=words):
         fit_vocabulary(dataclasses.replace(checkpoint, vocabulary=known), given, "config.init")
+
+
+@pytest.mark.parametrize(
+    ("rule", "word"),
+    [
+        ({"strip_accents": False}, "caf\u00e9 into c ##a ##f ##e, .* into c ##a ##f ##\u00e9"),
+        ({"handle_chinese_chars": False}, r"\u4f60\u597d into \u4f60 \u597d, .* into \[UNK\]"),
+        ({"digits": True}, r"2024 into 2 ##0 ##2 ##4, .* into 2 0 2 4"),
+    ],
+)
+def test_equal_pieces_cut_by_other_rules_are_refused(checkpoint, vocabulary, tmp_path, rule, word):
+    """A German uncased BERT keeps accents; its vocab.txt alone does not say so."""
+    letters = [*"acdefnot\u00e90245"]
+    pieces = [*PIECES[:5], *letters, *(f"##{letter}" for letter in letters), *"\u4f60\u597d"]
+    given = vocabulary(pieces)
+    library = make_wordpiece_tokenizer(pieces, "[UNK]", lowercase=True)
+    if "digits" in rule:
+        steps = [library.pre_tokenizer, tokenizers.pre_tokenizers.Digits(True)]
+        library.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(steps)
+    else:
+        library.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True, **rule)
+    library.save(str(tmp_path / "tokenizer.json"))
+    known = load_vocabulary(tmp_path / "tokenizer.json", reads_special_tokens=True)
+    with pytest.raises(Refused, match=f"cuts {word}.*--vocab=.*tokenizer.json"):
+        fit_vocabulary(dataclasses.replace(checkpoint, vocabulary=known), given)
 
 
 def test_sizes_are_the_checkpoints_and_dropout_the_configs(checkpoint):
@@ -319,6 +346,28 @@ def test_layers_are_taken_in_the_order_in_which_they_are_named(checkpoint):
     assert taken.config.num_hidden_layers == 2
     assert taken.params["layers"] == {"00": layers["02"], "01": layers["00"]}
     assert taken.params["embeddings"] is checkpoint.params["embeddings"]
+
+
+def test_both_models_of_gdes_keep_the_first_segment_without_segments(checkpoint, monkeypatch):
+    """The encoder's tables are differences to the generator's, so each has a part of the vector."""
+    rng = np.random.default_rng(4)
+    encoder, generator = (
+        {name: {"embedding": rng.normal(size=(3, 4))} for name in ("word", "position", "segment")}
+        for _ in range(2)
+    )
+    params = {"embeddings": encoder, "generator": {"embeddings": generator}}
+    model = ModelConfig(generator_hidden_size=64, generator_embeddings="gdes")
+    pair = dataclasses.replace(checkpoint, config=model, params=params)
+    monkeypatch.setattr(load, "load", lambda address, part: pair)
+    config = Config(init="hf:DIR", objective="rtd", model=ModelConfig(type_vocab_size=0))
+    read = warm_start.read_checkpoint(config)
+    for part in PARTS:
+        before, after = (
+            pretrained.select_part(each, part).params["embeddings"] for each in (pair, read)
+        )
+        position = before["position"]["embedding"] + before["segment"]["embedding"][0]
+        np.testing.assert_allclose(after["position"]["embedding"], position)
+        assert "segment" not in after
 
 
 @pytest.mark.slow

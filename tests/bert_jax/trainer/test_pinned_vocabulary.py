@@ -1,6 +1,7 @@
 """A vocabulary that was changed after the checkpoint was written, wherever it is read."""
 
 import dataclasses
+import re
 import shutil
 
 import pytest
@@ -74,6 +75,18 @@ def test_a_list_changed_with_its_record_is_not_the_checkpoints(workdir, change):
         load.load(str(workdir))
 
 
+@pytest.mark.parametrize("change", [{"hidden_act": "relu"}, {"layer_norm_eps": 0.5}])
+def test_a_record_of_another_model_is_not_the_checkpoints(workdir, change):
+    """Its arrays fit as well, and would compute something else."""
+    edit_json(workdir / "run.json", lambda shown: merge(shown["config"]["model"], change))
+    ((name, value),) = change.items()
+    words = (
+        rf"run\.json has config\.model\.{name} = {value!r}, but checkpoint 0 of .* was saved with"
+    )
+    with pytest.raises(Refused, match=words):
+        load.load(str(workdir))
+
+
 @pytest.mark.parametrize(
     ("part", "change", "words"),
     [
@@ -92,6 +105,14 @@ def test_another_case_or_size_is_refused_before_anything_is_built(workdir, part,
     edit_json(workdir / "run.json", lambda shown: merge(shown[part], change))
     with pytest.raises(ValueError, match=words):
         load.load(str(workdir))
+
+
+def test_a_newest_checkpoint_that_cannot_be_read_is_named(workdir, capsys):
+    """As of a copy that was made while the run was saving."""
+    shutil.copytree(workdir / "checkpoints" / "0", workdir / "checkpoints" / "4")
+    assert load.load(str(workdir)).address == str(workdir)
+    said = capsys.readouterr().out
+    assert re.search(r"note: .*/4/receipt/\S+ is of step 0; the checkpoint of step 0 is read", said)
 
 
 def test_a_carriage_return_is_no_change(workdir):
