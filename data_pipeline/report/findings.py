@@ -202,7 +202,7 @@ def _find_in_vocabulary(pieces: PieceHealth) -> Iterator[str]:
             "parameters that learn nothing. Train a smaller one on this text with --train_vocab "
             "and --vocab_size."
         )
-    yield from find_in_words(pieces.pieces_per_word)
+    yield from find_in_words(pieces.tokens, pieces.words)
     yield from find_stripped_marks(pieces.stripped, pieces.tokens)
 
 

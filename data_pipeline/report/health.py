@@ -44,7 +44,7 @@ class PieceHealth:
     size: int
     used: int  # pieces that occur
     never_used: int  # not counting special pieces and BERT's [unused...], which need not occur
-    words: int  # pieces that start a word
+    words: int  # 0 if no piece shows where a word begins or ends
     tokens: int
     stripped: int  # tokens of scripts whose vowels the vocabulary strips as accents
     most_frequent: tuple[tuple[str, int], ...]
@@ -155,7 +155,7 @@ def _measure_pieces(vocabulary: Vocabulary, counts_V: np.ndarray) -> PieceHealth
         size=len(pieces),
         used=used,
         never_used=len(never),
-        words=int(counts_V[~vocabulary.is_continuation].sum()),
+        words=vocabulary.count_words(counts_V),
         tokens=int(counts_V.sum()),
         stripped=count_stripped(vocabulary, counts_V),
         most_frequent=tuple((pieces[i], int(counts_V[i])) for i in by_count[:_MAX_PIECES]),
