@@ -54,6 +54,7 @@ def test_counts_are_those_of_the_lists(name, documents, health):
     )
     assert split.unknown_tokens == sum(sentence.count(UNK) for sentence in sentences)
     assert split.long_sentences == sum(len(sentence) > 29 for sentence in sentences)
+    assert split.cut_tokens == sum(max(0, len(sentence) - 29) for sentence in sentences)
     assert split.document_sentences.mean == pytest.approx(len(sentences) / len(expected))
     lengths = [sum(map(len, document)) for document in expected]
     assert split.document_tokens.longest == max(lengths)
