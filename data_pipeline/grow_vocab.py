@@ -37,7 +37,7 @@ from data_pipeline.vocab import (
     load_vocabulary,
     split_ids,
 )
-from data_pipeline.vocab.template import UNUSED
+from data_pipeline.vocab.template import UNUSED, find_special_ids, make_bert_template
 from data_pipeline.vocab.train import TEXT_CHARS
 from data_pipeline.vocab.wordpiece import (
     MAX_WORD_CHARS,
@@ -56,7 +56,7 @@ _WHY_NOT = {  # kinds that no word can be added to
     BYTE_LEVEL: "a byte-level BPE: a word is reached by merges alone, which were learned in order",
 }
 _NOT_WORDPIECE = "no WordPiece: a word cannot be added to pieces that were learned together"
-_OWN_RULES = "whose normalizer, splitter, ## or added tokens are not BERT's, and no list keeps them"
+_OWN_RULES = "whose rules (normalizer, splitter, ##, special and added tokens) no list keeps"
 _TEXT_FLAGS = ("documents", "format", "text_key", "fallback_encoding")
 
 
@@ -186,6 +186,8 @@ def has_own_rules(vocabulary: Vocabulary) -> bool:
         or normalizer["strip_accents"] not in (None, vocabulary.lowercase)
         or vocabulary.continuation_mark != "##"
         or not all(token["special"] for token in settings.get("added_tokens", ()))
+        or find_special_ids(vocabulary.path, vocabulary.pieces(), {}) != vocabulary.special_ids
+        or make_bert_template(vocabulary.special_ids) != vocabulary.template
     )
 
 

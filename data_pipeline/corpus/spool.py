@@ -38,8 +38,8 @@ class Spool:
         with open(self._facts_path, "ab") as file:
             write_facts(file, chunk.facts)
         with open(self._tokens_path, "ab") as file:
-            np.save(file, chunk.token_ids)
-            np.save(file, chunk.sentence_lengths)
+            _save(file, chunk.token_ids)
+            _save(file, chunk.sentence_lengths)
         self._chunks += 1
         self.documents += len(chunk.facts.document_lengths)
         self.lines += len(chunk.facts.line_lengths)
@@ -78,7 +78,7 @@ def write_chunk(file: BinaryIO, chunk: EncodedChunk) -> None:
     counts = np.array([chunk.counts.get(name, 0) for name in COUNTED], np.int64)
     lost = np.array(list(chunk.lost_characters.items()), np.int64).reshape(-1, 2)
     for array in (chunk.token_ids, chunk.sentence_lengths, sources, counts, lost):
-        np.save(file, array)
+        _save(file, array)
 
 
 def read_chunk(file: BinaryIO) -> EncodedChunk:
@@ -95,10 +95,16 @@ def read_chunk(file: BinaryIO) -> EncodedChunk:
     )
 
 
+def _save(file: BinaryIO, array: np.ndarray) -> None:
+    """Write an array for np.load; np.save hides whether the disk, a quota or a limit is reached."""
+    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+    file.write(np.ascontiguousarray(array).data)
+
+
 def write_facts(file: BinaryIO, facts: ChunkFacts) -> None:
     """Write the arrays of a chunk's facts one after another."""
     for name in _FACTS:
-        np.save(file, getattr(facts, name))
+        _save(file, getattr(facts, name))
 
 
 def read_facts(file: BinaryIO) -> ChunkFacts:

@@ -18,7 +18,7 @@ from data_pipeline.store.findings import (
 FEW_DOCUMENTS = 100  # documents in the training split
 FEW_HELDOUT_ROWS = 1000  # an accuracy of 50% on this many rows is known to about 3%
 MANY_LOST_CHARACTERS = 0.001  # share of the tokens
-MANY_LONG_SENTENCES = 0.05
+MANY_CUT = 0.05  # share of the sentences, or of their tokens
 MANY_LONG_WORD_CHARACTERS = 0.01  # share of the characters
 MANY_HTML_MARKS = 0.0005  # share of the tokens
 MANY_ONE_SENTENCE_DOCUMENTS = 0.3
@@ -116,13 +116,14 @@ def find_in_store(health: Health) -> list[str]:
 
 def _find_in_text(health: Health) -> Iterator[str]:
     train = health.splits[TRAIN]
-    long = train.long_sentences / train.sentences
+    long, cut = train.long_sentences / train.sentences, train.cut_tokens / train.tokens
     # If the mean exceeds 128, the build has reported paragraphs already.
-    if train.sentence_tokens.mean <= 128 and long > MANY_LONG_SENTENCES:
+    if train.sentence_tokens.mean <= 128 and max(long, cut) > MANY_CUT:
         yield (
-            f"{long:.0%} of the sentences are longer than the {health.text_tokens} tokens of text "
-            f"in a sequence of {health.seq_len}, and are cut. Are they paragraphs? "
-            "--sentences=split cuts them at their ends; or train at a larger length."
+            f"{long:.1%} of the sentences are longer than the {health.text_tokens} tokens of text "
+            f"in a sequence of {health.seq_len}, and are cut: {cut:.0%} of the tokens are left "
+            "out. Are they paragraphs? --sentences=split cuts them at their ends; or train at a "
+            "larger length."
         )
     if MIN_SPLIT_DOCUMENTS <= train.documents < FEW_DOCUMENTS:
         yield (
@@ -202,7 +203,7 @@ def _find_in_vocabulary(pieces: PieceHealth) -> Iterator[str]:
             "parameters that learn nothing. Train a smaller one on this text with --train_vocab "
             "and --vocab_size."
         )
-    yield from find_in_words(pieces.pieces_per_word)
+    yield from find_in_words(pieces.tokens, pieces.words)
     yield from find_stripped_marks(pieces.stripped, pieces.tokens)
 
 

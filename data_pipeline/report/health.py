@@ -35,6 +35,7 @@ class SplitHealth:
     document_tokens: Lengths
     sentence_tokens: Lengths
     long_sentences: int  # sentences with more tokens than a sequence has for text
+    cut_tokens: int  # what these have more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +45,7 @@ class PieceHealth:
     size: int
     used: int  # pieces that occur
     never_used: int  # not counting special pieces and BERT's [unused...], which need not occur
-    words: int  # pieces that start a word
+    words: int  # 0 if no piece shows where a word begins or ends
     tokens: int
     stripped: int  # tokens of scripts whose vowels the vocabulary strips as accents
     most_frequent: tuple[tuple[str, int], ...]
@@ -125,6 +126,11 @@ def measure(store: Store, seq_len: int, examples: int) -> Health:
 
 def _measure_split(split: Split, unknown_id: int, seq_len: int) -> SplitHealth:
     tokens = compute_differences(split.document_offsets, split.sentence_offsets)
+    room = seq_len - SPECIAL_PIECES
+    long_sentences = cut_tokens = 0
+    for chunk in compute_differences(split.sentence_offsets):
+        long_sentences += int(np.count_nonzero(chunk > room))
+        cut_tokens += int(np.maximum(chunk - room, 0).sum())
     return SplitHealth(
         documents=split.documents,
         sentences=split.sentences,
@@ -133,10 +139,8 @@ def _measure_split(split: Split, unknown_id: int, seq_len: int) -> SplitHealth:
         document_sentences=measure_lengths(compute_differences(split.document_offsets)),
         document_tokens=measure_lengths(tokens),
         sentence_tokens=measure_lengths(compute_differences(split.sentence_offsets)),
-        long_sentences=sum(
-            int(np.count_nonzero(chunk > seq_len - SPECIAL_PIECES))
-            for chunk in compute_differences(split.sentence_offsets)
-        ),
+        long_sentences=long_sentences,
+        cut_tokens=cut_tokens,
     )
 
 
@@ -155,7 +159,7 @@ def _measure_pieces(vocabulary: Vocabulary, counts_V: np.ndarray) -> PieceHealth
         size=len(pieces),
         used=used,
         never_used=len(never),
-        words=int(counts_V[~vocabulary.is_continuation].sum()),
+        words=vocabulary.count_words(counts_V),
         tokens=int(counts_V.sum()),
         stripped=count_stripped(vocabulary, counts_V),
         most_frequent=tuple((pieces[i], int(counts_V[i])) for i in by_count[:_MAX_PIECES]),

@@ -92,7 +92,7 @@ def show_row(
             piece = pieces[token_id]
             original_id = original_ids.get(int(position))
             token = ShownToken(
-                text=piece.removeprefix("##").removeprefix(WORD_START) or piece,
+                text=vocabulary.strip_marks(piece).removeprefix(WORD_START) or piece,
                 starts_word=not is_continuation[token_id],
                 original=None if original_id is None else pieces[original_id],
                 fate="" if original_id is None else _fate(token_id, original_id, mask_id),

@@ -77,7 +77,11 @@ def list_health_facts(health: Health) -> list[tuple[str, str]]:
             "vocabulary",
             f"{vocabulary['kind']}, {pieces.size:,} pieces, {describe_case(vocabulary)}",
         ),
-        ("", f"{pieces.used:,} pieces occur; {pieces.pieces_per_word:.2f} pieces per word"),
+        (
+            "",
+            f"{pieces.used:,} pieces occur"
+            + f"; {pieces.pieces_per_word:.2f} pieces per word" * (pieces.words > 0),
+        ),
     ]
     if lost := describe_lost_characters(health.manifest):
         lines.append(("characters", lost))

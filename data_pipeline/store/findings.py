@@ -28,10 +28,10 @@ def find_before_training(store: Store) -> dict[str, str]:
     """Find faults of the vocabulary and copies of documents within a second: name -> sentence."""
     counts_V = np.asarray(store.train.token_counts)
     vocabulary = store.load_vocabulary()
-    tokens, words = counts_V.sum(), counts_V[~vocabulary.is_continuation].sum()
+    tokens = counts_V.sum()
     findings = {
         "unknown_tokens": find_unknown_tokens(store.manifest),
-        "pieces_per_word": find_in_words(tokens / max(1, words)),
+        "pieces_per_word": find_in_words(tokens, vocabulary.count_words(counts_V)),
         "marks_stripped": find_stripped_marks(count_stripped(vocabulary, counts_V), tokens),
         "document_copies": find_document_copies(estimate_copies(store.train), _MANY_COPIES),
     }
@@ -48,11 +48,11 @@ def find_unknown_tokens(manifest: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def find_in_words(pieces_per_word: float) -> Iterator[str]:
-    """Find a vocabulary that cuts words into many pieces."""
-    if pieces_per_word > _MAX_PIECES_PER_WORD:
+def find_in_words(tokens: int, words: int) -> Iterator[str]:
+    """Find a vocabulary that cuts words into many pieces; `words` may be 0 for unknown."""
+    if words and tokens / words > _MAX_PIECES_PER_WORD:
         yield (
-            f"a word is cut into {pieces_per_word:.1f} pieces on average: the vocabulary "
+            f"a word is cut into {tokens / words:.1f} pieces on average: the vocabulary "
             "was made for other text, or is too small. Train one with --train_vocab, or a larger "
             "one with --vocab_size. (Where words have no spaces between them, this says nothing, "
             "but masking=whole_word would hide whole phrases.)"

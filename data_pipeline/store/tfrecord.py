@@ -232,11 +232,13 @@ def _find_names(features: Any) -> dict[str, str]:
     return {name: other if other in features else name for name, other in names.items()}
 
 
-def _read_lengths(path: pathlib.Path, record: bytes, number: int) -> dict[str, int]:
-    """Count the values of each feature of a record."""
+def _read_lengths(
+    path: pathlib.Path, record: bytes, number: int, names: Mapping[str, str] | None = None
+) -> dict[str, int]:
+    """Count the values of each feature of a record; `names` has the names in it."""
     features = _open_features(path, record, number)
     lengths = {}
-    for field_name, name in _find_names(features).items():
+    for field_name, name in (names or _find_names(features)).items():
         if name not in features:
             raise Refused(
                 f"record {number} of {path} has no feature {name}; its features are "
@@ -283,7 +285,7 @@ def _parse_records(
     except tf.errors.InvalidArgumentError as error:
         # TensorFlow does not say which record it was.
         for number, record in enumerate(records, first_number):
-            _check_lengths(path, _read_lengths(path, record, number), shape, number)
+            _check_lengths(path, _read_lengths(path, record, number, names), shape, number)
         raise Refused(
             f"TensorFlow cannot parse records {first_number} and following of {path}: {error}"
         ) from error

@@ -12,9 +12,10 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import sentencepiece
 
 from data_pipeline.vocab.wordpiece import refuse_one_text, replace_surrogates
@@ -86,6 +87,27 @@ def _make_message_class() -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("ModelProto"))
+
+
+def list_replaced(charsmap: bytes) -> Iterator[str]:
+    """Yield the texts that a model's normalizer replaces: the keys of a trie of darts-clone.
+
+    Source: darts.h of s-yata/darts-clone, DoubleArrayUnit.
+    """
+    end = 4 + int.from_bytes(charsmap[:4], "little")
+    units = np.frombuffer(charsmap[4:end], "<u4").tolist()
+    children: dict[int, list[int]] = {}
+    for place, unit in enumerate(units):
+        if unit & 0xFF and unit < 1 << 31:  # others are the root, the unused and the values
+            children.setdefault(place ^ unit & 0xFF, []).append(place)
+    waiting = [(0, b"")] if units else []
+    while waiting:
+        place, key = waiting.pop()
+        unit = units[place]
+        if unit & 1 << 8:
+            yield key.decode(errors="replace")
+        base = place ^ unit >> 10 << ((unit & 1 << 9) >> 6)
+        waiting += [(child, key + bytes([units[child] & 0xFF])) for child in children.get(base, ())]
 
 
 def name_rules(lowercase: bool, keeps_accents: bool, removes_spaces: bool) -> str:

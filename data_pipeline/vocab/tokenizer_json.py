@@ -17,6 +17,7 @@ Face's, because its library normalizes text here and wherever an exported model 
 import dataclasses
 import json
 import pathlib
+import unicodedata
 from typing import Any
 
 import tokenizers
@@ -34,6 +35,7 @@ from data_pipeline.vocab.sentencepiece_model import (
     UNKNOWN,
     UNUSED,
     USER_DEFINED,
+    list_replaced,
     read_model,
 )
 from data_pipeline.vocab.template import make_store_template, read_template
@@ -136,8 +138,8 @@ def make_tokenizer_json(vocabulary: Vocabulary) -> str | None:
 
     None for a SentencePiece model with rules that the format cannot express: the rules of
     sentencepiece_model.py, words or characters for pieces, spaces that end words, are not marked or
-    are kept in runs, pieces across spaces, unused pieces, user-defined ones of BPE or that its
-    normalizer would change.
+    are kept in runs, pieces across spaces, a normalizer that replaces several characters at once,
+    unused pieces, user-defined ones of BPE or that its normalizer would change.
     """
     if vocabulary.file_name == TOKENIZER_JSON:
         text = vocabulary.file_bytes.decode("utf-8-sig")
@@ -178,8 +180,18 @@ def _can_be_expressed(model: Any) -> bool:
         and all(normalizer.normalize_str(piece) == piece for piece in own)
         and rules.escape_whitespaces
         and rules.remove_extra_whitespaces
+        and not any(map(_spans_characters, list_replaced(rules.precompiled_charsmap)))
         and not any(each.type == UNUSED or WORD_START in each.piece[1:] for each in model.pieces)
     )
+
+
+def _spans_characters(replaced: str) -> bool:
+    """Return whether a text has a character that no mark is, where the library looks at each alone.
+
+    NFKC composes such texts too (letters of Hangul), which the library does in its own way.
+    """
+    has_more = any(unicodedata.category(char)[0] not in "MC" for char in replaced[1:])
+    return has_more and unicodedata.is_normalized("NFKC", replaced)
 
 
 def _sentencepiece_tokenizer(model: Any) -> tokenizers.Tokenizer:

@@ -159,6 +159,13 @@ class Vocabulary:
             words = [f" {word}" if word and not word.startswith(" ") else word for word in words]
         return self.encode(words)
 
+    def count_words(self, counts_V: np.ndarray) -> int:
+        """Count the words of a text by how often each piece occurs; 0 if no piece shows them."""
+        if self.end_mark:
+            ends_word = [piece.endswith(self.end_mark) for piece in self._pieces]
+            return int(counts_V[ends_word].sum())
+        return int(counts_V[~self.is_continuation].sum()) if self.marks_words else 0
+
     @functools.cached_property
     def is_continuation(self) -> np.ndarray:
         """Return bool[V]: whether a piece continues the word of the piece before it.

@@ -1,7 +1,7 @@
 """Words that a list cuts, counted by hand, and the command that adds them to it."""
 
 import pytest
-from tokenizers import normalizers, pre_tokenizers
+from tokenizers import normalizers, pre_tokenizers, processors
 
 from data_pipeline import grow_vocab
 from data_pipeline.vocab import load_vocabulary
@@ -65,16 +65,22 @@ def test_words_fill_slots_and_then_the_end(run, tmp_path):
         ("pre_tokenizer", pre_tokenizers.Whitespace(), False),
         ("model", "@@", False),
         ("added", "<e>", False),
+        ("special", ("[CLS]", "[SEP]"), True),
+        ("special", ("<s>", "</s>"), False),  # MPNet has BERT's too
     ],
 )
 def test_a_tokenizer_json_is_grown_where_a_list_keeps_its_rules(
     run, tmp_path, part, value, is_grown
 ):
     pieces = [piece.replace("##", value) if part == "model" else piece for piece in PIECES]
+    pieces += ["<s>", "</s>"]
     tokenizer = make_wordpiece_tokenizer(pieces, "[UNK]", lowercase=True)
     tokenizer.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
     if part == "added":
         tokenizer.add_tokens([value])
+    elif part == "special":
+        cls, sep = ((piece, pieces.index(piece)) for piece in value)
+        tokenizer.post_processor = processors.BertProcessing(sep, cls)
     elif part == "model":
         tokenizer.model.continuing_subword_prefix = value
     else:

@@ -166,6 +166,13 @@ BAD = {
     "shorter": (changed(segment_ids=[0] * 12), "segment_ids in record 1 of FILE has 12 values, b"),
     "missing": (without("masked_lm_ids"), "record 0 of FILE has no feature masked_lm_ids; its fe"),
     "missing later": ([record(example(0)), *without("input_mask")], "record 1 of FILE has no feat"),
+    "renamed later": (
+        [
+            record(example(0)),
+            record({{"input_ids": "input_word_ids"}.get(n, n): v for n, v in example(1).items()}),
+        ],
+        "record 1 of FILE has no feature input_ids; its features are",
+    ),
     "float ids": ([FLOATS], "feature input_ids in record 0 of FILE has float_list, but needs "),
     "no example": ([b"garbage"], "record 0 of FILE is not a tf.train.Example"),
     "id": (changed(input_ids=[2, 30] + [5] * 11), "1 of FILE has 30; it must be from 0 to 29"),

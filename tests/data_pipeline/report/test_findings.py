@@ -105,7 +105,12 @@ def test_documents_of_one_sentence_and_long_sentences_have_other_findings_too(tm
     assert "of the next sentences are random where half should be" in balance
     # One in ten of a document has thirty tokens, one more than a sequence of 32 holds.
     first, *_ = findings_of(tmp_path / "long", LONG, HELDOUT)
-    assert first.startswith("10% of the sentences are longer than the 29 tokens of text")
+    assert first.startswith("10.0% of the sentences are longer than the 29 tokens of text")
+    # So few are above the limit only as a share of the tokens.
+    few = [
+        [*document, *([document[0] * 60] if i % 5 == 0 else [])] for i, document in enumerate(TRAIN)
+    ]
+    assert "0.5% of the sentences" in " ".join(findings_of(tmp_path / "few", few, HELDOUT))
     heldout = PARAGRAPHS[:1] + HELDOUT[1:4]
     findings = findings_of(tmp_path / "paragraphs", PARAGRAPHS, heldout, holdout=0.01)
     text = " ".join(findings)

@@ -13,6 +13,7 @@ from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.byte_level import train_byte_level
 from tests.data_pipeline.encoded import SPECIALS
 from tests.data_pipeline.stores import FIRST_WORD, UNK, random_documents, write_store
+from tests.data_pipeline.vocab.test_documents import make_bpe_of_words
 
 pytestmark = pytest.mark.usefixtures("few_trial_walks")
 # Words, pieces that go on with one, placeholders and pieces that no text has.
@@ -53,6 +54,7 @@ def test_counts_are_those_of_the_lists(name, documents, health):
     )
     assert split.unknown_tokens == sum(sentence.count(UNK) for sentence in sentences)
     assert split.long_sentences == sum(len(sentence) > 29 for sentence in sentences)
+    assert split.cut_tokens == sum(max(0, len(sentence) - 29) for sentence in sentences)
     assert split.document_sentences.mean == pytest.approx(len(sentences) / len(expected))
     lengths = [sum(map(len, document)) for document in expected]
     assert split.document_tokens.longest == max(lengths)
@@ -100,3 +102,16 @@ def test_pieces_of_bytes_are_listed_as_text(tmp_path):
     counts_V = np.bincount(vocabulary.encode(["\u0434\u0430"])[0], minlength=vocabulary.size)
     pieces = measured._measure_pieces(vocabulary, counts_V)
     assert pieces.most_frequent[0] == ("\u2581\u0434\u0430", 1)
+
+
+@pytest.mark.parametrize(
+    ("marks", "words"), [({"suffix": "</w>"}, 3), ({"prefix": "##"}, 3), ({}, 0)]
+)
+def test_words_are_counted_by_the_mark_of_their_start_or_end(tmp_path, marks, words):
+    path = tmp_path / "tokenizer.json"
+    make_bpe_of_words(**marks).save(str(path))
+    vocabulary = load_vocabulary(path)
+    ids = vocabulary.encode(["dem balm bal"])[0]
+    pieces = measured._measure_pieces(vocabulary, np.bincount(ids, minlength=vocabulary.size))
+    assert (pieces.tokens, pieces.words) == (len(ids), words)
+    assert len(ids) > 3

@@ -7,6 +7,8 @@ import resource
 import numpy as np
 import pytest
 
+from data_pipeline.corpus.encode import ChunkFacts, EncodedChunk
+from data_pipeline.corpus.spool import Spool
 from data_pipeline.store import read_manifest
 from data_pipeline.store.reader import count_bytes, list_verified_files, verify
 from data_pipeline.store.writer import SplitWriter
@@ -62,13 +64,17 @@ def test_a_missing_file_and_changed_ones_are_all_named(store):
     assert "heldout/token_counts.npy has the SHA-256" in str(error.value)
 
 
-def test_a_limit_met_under_the_counts_is_an_oserror_that_says_so(tmp_path):
+@pytest.mark.parametrize("part", ["counts", "spool"])
+def test_a_limit_that_is_met_is_an_oserror_that_says_so(tmp_path, part):
     writer = SplitWriter(tmp_path / "train", np.dtype(np.uint16), 100_000, unknown_id=1)
+    spool, text = Spool(tmp_path / "spool"), np.zeros(300_000, np.uint16)
+    facts = ChunkFacts(*(np.zeros((1, 0), np.uint64) for _ in range(6)))
+    chunk = EncodedChunk(text, np.array([len(text)]), facts, {}, {}, {})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, before[1]))
     try:
         with pytest.raises(OSError) as error:
-            writer.close()
+            writer.close() if part == "counts" else spool.append(chunk)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert error.value.errno == errno.EFBIG

@@ -156,10 +156,15 @@ def test_special_pieces_stand_around_sentences(shared_data, uncased, tmp_path, k
         {"user_defined_symbols": ["Haus"], "normalization_rule_name": "nmt_nfkc_cf"},
         {"model_type": "unigram", "split_by_whitespace": False},
         {"model_type": "bpe", "remove_extra_whitespaces": False},
+        {"normalization_rule_tsv": "61 65\tE4\n"},  # ae -> ä
     ],
     ids=lambda settings: "-".join(map(str, settings)),
 )
 def test_models_that_the_format_cannot_say_have_no_file(tmp_path, settings):
+    if "normalization_rule_tsv" in settings:
+        rules = tmp_path / "rules.tsv"
+        rules.write_text(settings["normalization_rule_tsv"], encoding="utf-8")
+        settings = {"normalization_rule_tsv": str(rules)}
     words = tuple(f"{a}{b}{c} Haus {a}{c}." for a in "bcdf" for b in "aeiou" for c in "lmnr")
     small = {"vocab_size": 60, "hard_vocab_limit": False}
     vocabulary = train(tmp_path / "small.model", words, **small, **settings)
