@@ -56,6 +56,8 @@ _OTHER_WEIGHTS = {
     ".h5": ("TensorFlow's format, which", ", from_tf=True"),
 }
 _TASK_LAYERS = ("classifier", "qa_outputs")  # classes; starts and ends of answers
+# Keeps CrossEncoder of sentence-transformers from squashing a number into 0 to 1.
+_OUTPUTS_NUMBERS = {"activation_fn": "torch.nn.modules.linear.Identity"}
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
@@ -301,7 +303,8 @@ def read_task_layer(config_json: ConfigJson, classes: int, template: Template) -
     if task_layer.KEY in settings:
         exported = small_files.field(settings, task_layer.KEY, dict, path)
         layer = task_layer.from_json(exported, path)
-        labels = _read_labels(path, settings, classes) if kind in (CLASSIFY, TAG) else ()
+        has_labels = kind in (CLASSIFY, TAG) or (kind == REGRESS and classes > 1)
+        labels = _read_labels(path, settings, classes) if has_labels else ()
         if (layer.kind, layer.labels) != (kind, labels):  # transformers keeps keys unknown to it
             raise Refused(
                 f"{path} says {layer.kind} {layer.labels!r:.80} under {task_layer.KEY}, and "
@@ -370,7 +373,8 @@ def _make_config(checkpoint: Pretrained) -> dict[str, Any]:
         "torch_dtype": "float32",
         "pad_token_id": special_ids["pad"],
     }
-    if family.model_type != "bert":  # transformers' default ids are BERT's
+    # A BERT does without; a causal one ends what it generates with [SEP].
+    if family.model_type != "bert" or checkpoint.config.is_causal:
         roles = {"bos": "cls", "eos": "sep", "cls": "cls", "sep": "sep"}
         settings |= {f"{name}_token_id": special_ids[role] for name, role in roles.items()}
     return dict(sorted(settings.items())) | _make_task_settings(checkpoint)
@@ -384,6 +388,7 @@ def _make_task_settings(checkpoint: Pretrained) -> dict[str, Any]:
     settings: dict[str, Any] = {task_layer.KEY: task_layer.to_json(task)}
     if task.kind == REGRESS:
         settings["problem_type"] = "regression"
+        settings["sentence_transformers"] = _OUTPUTS_NUMBERS
     if task.kind in (REGRESS, CLASSIFY, TAG):
         labels = ("value",) if task.kind == REGRESS else task.labels
         settings["id2label"] = {str(i): label for i, label in enumerate(labels)}

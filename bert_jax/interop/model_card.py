@@ -193,6 +193,16 @@ def _describe_use(checkpoint: Pretrained, name: str, has_tokenizer: bool) -> str
             f"rules of its SentencePiece model: {way}.\n"
         )
     text, note = "'A sentence.'", ""
+    run = "outputs = model(**tokenizer({}, return_tensors='pt'))"
+    ends = checkpoint.vocabulary.template.margins(is_pair=False)[-1]
+    if checkpoint.config.is_causal and checkpoint.heads.mlm and ends:
+        run = f"ids = tokenizer({{}}, return_tensors='pt')['input_ids'][:, :-{ends}]\n"
+        run += "    outputs = model.generate(ids, max_new_tokens=20)"
+        text = "'A sentence that'"
+        note = (
+            "The tokenizer ends a text with [SEP], and these lines remove it; a pipeline for "
+            "text-generation leaves it there, and begins a new text.\n\n"
+        )
     if checkpoint.task is not None and checkpoint.task.kind == TAG:
         text = "' '.join(words)"
         if not _adds_space(checkpoint.vocabulary):
@@ -206,7 +216,7 @@ def _describe_use(checkpoint: Pretrained, name: str, has_tokenizer: bool) -> str
         f"    from transformers import AutoTokenizer, {kind}\n\n"
         f"    tokenizer = AutoTokenizer.from_pretrained({name!r})\n"
         f"    model = {kind}.from_pretrained({name!r})\n"
-        f"    outputs = model(**tokenizer({text}, return_tensors='pt'))\n\n"
+        f"    {run.format(text)}\n\n"
         f"{note}sentence-transformers loads it as it is, with the mean of the last layer's "
         "vectors; bert_jax did not train it to compare sentences.\n"
     )

@@ -200,7 +200,9 @@ def write(checkpoint: Pretrained, prefix: pathlib.Path) -> None:
     words = checkpoint.vocabulary
     (prefix.parent / words.file_name).write_bytes(words.file_bytes)
     if words.kind == WORDPIECE:
-        (prefix.parent / LIST).write_bytes(join_pieces(words.pieces()))  # Google's code reads it
+        # Google's code reads it, and strips its lines; an added token may be a line break.
+        lines = [piece.replace("\n", " ") for piece in words.pieces()]
+        (prefix.parent / LIST).write_bytes(join_pieces(lines))
         case = {"do_lower_case": words.lowercase}
         write_json(prefix.with_name(vocabulary.TOKENIZER_CONFIG), case)
     settings = _SETTINGS.describe(checkpoint.config)

@@ -342,6 +342,10 @@ LAYERS = {
         ({"problem_type": "regression"}, "regression', of 2 outputs: several labels or numbers"),
         ({"bert_jax": {"kind": "knit", "labels": []}}, "'kind' is 'knit'; it must be one of"),
         ({"bert_jax": LAYER}, r"tag \('O', 'B'\) under bert_jax, and BertForSequenceCl.* \('no'"),
+        (
+            {"bert_jax": LAYER | {"kind": "regress", "labels": []}},
+            r"regress \(\) under bert_jax, and BertForSeq.* \('no', 'yes'\) elsewhere; remove",
+        ),
         ({"bert_jax": LAYER | {"kind": "classify"}}, "remove bert_jax if the model was fine-tuned"),
         ({"bert_jax": LAYER | {"options": {"y": 1}}}, "options of a task that cannot be read"),
         ({"bert_jax": LAYER | {"options": {"doc_stride": 0}}}, "options.doc_stride is 0; it must"),

@@ -96,6 +96,13 @@ def test_an_export_may_have_a_name_that_is_not_utf8(whole, tmp_path):
     assert "# caf\\udce9\n" in card.read_text()
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_what_a_causal_model_generates_ends_with_sep(whole, is_causal):
+    config = dataclasses.replace(whole.config, is_causal=is_causal)
+    settings = huggingface._make_config(dataclasses.replace(whole, config=config))
+    assert settings.get("eos_token_id") == (PIECES.index("[SEP]") if is_causal else None)
+
+
 @pytest.mark.long
 def test_google_gets_its_names_and_a_run_reads_them_back(whole, tmp_path):
     import tensorflow as tf
@@ -193,6 +200,10 @@ def test_numbers_leave_in_the_units_of_their_table(fine_tuned, tmp_path):
     kernel_D1 = held.params["classifier"]["kernel"]
     np.testing.assert_allclose(found["classifier.weight"], kernel_D1.T * 40.0, rtol=1e-6)
     np.testing.assert_allclose(found["classifier.bias"], [310.0], rtol=1e-6)
+    # CrossEncoder of sentence-transformers would give the sigmoid, 1.0 for any price.
+    config = json.loads((tmp_path / "new" / "config.json").read_text())
+    identity = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    assert config["sentence_transformers"] == identity
     again = conversion.keep_supported(fitted, to)
     assert again.params is fitted.params  # what gives numbers is not scaled again
 

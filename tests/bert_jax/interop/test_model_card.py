@@ -87,6 +87,14 @@ def test_a_tagger_says_how_its_tokenizer_reads_words(held, tmp_path):
         assert ("is_split_into_words" in card) == (not adds_space)
 
 
+def test_a_causal_model_goes_on_with_a_text_instead_of_beginning_one(held):
+    """[SEP] at the end of a prompt is the end of its text."""
+    causal = dataclasses.replace(held, config=dataclasses.replace(held.config, is_causal=True))
+    card = model_card.render(causal, "mine", (), (), has_tokenizer=True)
+    assert "['input_ids'][:, :-1]\n    outputs = model.generate(ids, max_new_tokens=20)\n" in card
+    assert "generate" not in model_card.render(held, "mine", (), (), has_tokenizer=True)
+
+
 def test_names_of_a_table_are_text_in_the_card(held):
     labels = ("a|b", "<img src=x>", "[x](http://y)", "`q`", "two\nlines", "not_entailment")
     task = TaskLayer("<b>Mine", CLASSIFY, labels)

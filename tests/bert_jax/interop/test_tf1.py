@@ -10,7 +10,8 @@ import pytest
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.interop import load, tf1
 from bert_jax.model.bert import Heads
-from tests.bert_jax.small_checkpoints import tensors, write
+from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
+from tests.bert_jax.small_checkpoints import PIECES, tensors, write
 
 pytestmark = pytest.mark.slow  # TensorFlow takes twenty seconds to import
 
@@ -67,8 +68,13 @@ def test_files_that_are_missing_or_damaged_are_named(tiny, tmp_path):
 def exported(tmp_path):
     """A small BERT in Google's layout, of a checkpoint that is lowercased or not."""
 
-    def export(do_lower_case=True):
+    def export(do_lower_case=True, added=()):
         given = write(tmp_path / "given", tensors(), hidden_act="gelu_new", layer_norm_eps=1e-12)
+        if added:
+            tokenizer = make_wordpiece_tokenizer(PIECES, "[UNK]", do_lower_case)
+            tokenizer.add_tokens([*added])
+            tokenizer.save(str(given / "tokenizer.json"))
+            (given / "vocab.txt").unlink()
         settings = json.dumps({"do_lower_case": do_lower_case})
         (given / "tokenizer_config.json").write_text(settings)
         prefix = tmp_path / "google" / "bert_model.ckpt"
@@ -108,6 +114,15 @@ def test_the_case_of_a_list_without_capitals_comes_back(exported, do_lower_case)
     """As of a Chinese list: what the pieces look like says nothing of it."""
     read = load.load(f"google:{exported(do_lower_case)}")
     assert read.vocabulary.lowercase == do_lower_case
+
+
+def test_an_added_line_break_takes_one_line_of_the_list(exported):
+    """Google's code counts lines, and strips each."""
+    prefix = exported(added=["\n", "dogs"])
+    read = load.load(f"google:{prefix}").vocabulary
+    lines = prefix.with_name("vocab.txt").read_text().split("\n")
+    assert [lines.index(piece) for piece in (".", "dogs")] == [10, 12]
+    assert read.encode(["\ndogs"])[0].tolist() == [11, 12]
 
 
 def test_the_layer_of_a_task_is_named_and_its_slots_are_not(exported, monkeypatch):

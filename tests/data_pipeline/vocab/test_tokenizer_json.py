@@ -3,6 +3,7 @@
 import collections
 import pathlib
 import re
+import time
 import unicodedata
 
 import numpy as np
@@ -98,6 +99,19 @@ def test_text_in_nfc_is_normalized_as_by_the_model(tmp_path, text):
     assert composed == theirs[0]
     # The known difference; these scripts have none.
     assert (decomposed == theirs[1]) == (text[0] in "שمนन")
+
+
+@pytest.mark.parametrize("adds_space", [True, False])
+def test_a_run_of_spaces_takes_linear_time(tmp_path, adds_space):
+    """As in a text that a PDF was turned into; quadratic, this run takes minutes."""
+    words = tuple(f"{a}{b} {b}{a}." for a in "bcdf" for b in "aeiou")
+    settings = {"vocab_size": 40, "hard_vocab_limit": False, "add_dummy_prefix": adds_space}
+    vocabulary = train(tmp_path / "small.model", words, **settings)
+    texts = [f"{' ' * a}ab{' ' * b}ba{' ' * c}" for a, b, c in ((0, 1 << 18, 0), (3, 1, 3))]
+    begun = time.monotonic()
+    theirs = their_ids(read_back(vocabulary, tmp_path), texts)
+    assert time.monotonic() - begun < 30
+    assert theirs == id_lists(vocabulary, texts)
 
 
 def test_only_ties_between_pieces_are_resolved_otherwise(shared_data, tmp_path):
