@@ -178,16 +178,18 @@ def _main(log: LibraryLog, flags: PlanFlags) -> int:
         logging.set_verbosity(logging.ERROR)
         outputs = ("json_out", "config_out", "hlo_out", "plot_out")
         check_file_paths(**{name: getattr(flags, name) for name in outputs})
-        if (config := flags.config.load()).budget:
-            return _choose(flags, config, log)
+        config = flags.config.load()
+        log.hold()
+        if config.budget:
+            return _choose(flags, config)
         if flags.config_out:
             raise Refused(
                 "--config_out is for a config with a budget, such as --config=configs/auto.py; "
                 "leave it out"
             )
         if flags.budgets:
-            return _spend(flags, config, log)
-        request, screen = _read_request(flags, config, log)
+            return _spend(flags, config)
+        request, screen = _read_request(flags, config)
     with screen.spinning("planning"):
         plan, compiled = build_plan(request, screen)
         _write_pictures(flags, request.config, compiled, screen)
@@ -208,16 +210,15 @@ def _resolve(flags: PlanFlags, given: Config) -> tuple[ResolvedRun, Slice]:
     return config, tpu_slice
 
 
-def _start(log: LibraryLog, tpu_slice: Slice) -> Screen:
+def _start(tpu_slice: Slice) -> Screen:
     """Start the TPU's compiler, with a screen."""
-    log.hold()
     screen = Screen(is_writer=True)
     with screen.spinning("starting the TPU's compiler"):
         slices.open_devices(tpu_slice)
     return screen
 
 
-def _read_request(flags: PlanFlags, given: Config, log: LibraryLog) -> tuple[PlanRequest, Screen]:
+def _read_request(flags: PlanFlags, given: Config) -> tuple[PlanRequest, Screen]:
     config, tpu_slice = _resolve(flags, given)
     sizes = flags.scale.split(",") if flags.scale else ()
     others = [slices.resize_slice(tpu_slice, int(chips)) for chips in sizes]
@@ -225,19 +226,19 @@ def _read_request(flags: PlanFlags, given: Config, log: LibraryLog) -> tuple[Pla
         mesh_lib.check_divides(scale_config(config, tpu_slice, other), other.devices)
     prices = read_prices(flags.price_list)
     objectives.find_each(config)  # refuses an unknown name before the compiler starts
-    screen = _start(log, tpu_slice)
+    screen = _start(tpu_slice)
     corpus, origin = read_corpus(config, screen), name_vocabulary_origin(given)
     teacher = read_teacher_sizes(config)
     return PlanRequest(config, tpu_slice, prices, others, corpus, origin, teacher), screen
 
 
-def _read_budget(flags: PlanFlags, given: Config, log: LibraryLog) -> tuple[BudgetRequest, Screen]:
+def _read_budget(flags: PlanFlags, given: Config) -> tuple[BudgetRequest, Screen]:
     """Read what may be spent, on which text and by which law."""
     config, tpu_slice = _resolve(flags, given)
     budget = _make_budget(flags, tpu_slice)
     budget_lib.check(config)
     law = read_ladder(pathlib.Path(flags.ladder)) if flags.ladder else fit_english()
-    screen = _start(log, tpu_slice)
+    screen = _start(tpu_slice)
     source = setup.open_feed(config, screen)
     if source is None:
         raise Refused("a budget needs the text that is trained on: give --config.data.store=STORE")
@@ -263,12 +264,12 @@ def _make_budget(flags: PlanFlags, tpu_slice: Slice) -> Budget:
     return Budget(usd, usd_per_chip_hour, tpu_slice.chips, price)
 
 
-def _spend(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
+def _spend(flags: PlanFlags, config: Config) -> int:
     """Choose what the budget buys, and show it."""
     from bert_jax.logging import plots  # imported here: matplotlib takes half a second
     from bert_jax.planning import budget_report
 
-    request, screen = _read_budget(flags, config, log)
+    request, screen = _read_budget(flags, config)
     plan = budget_lib.choose(request, make_compiler(request.tpu_slice, screen))
     money = format_dollars(request.budget.usd)
     title = f"what {money} buys on {plan.topology}"
@@ -284,7 +285,7 @@ def _spend(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
     return 0
 
 
-def _choose(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
+def _choose(flags: PlanFlags, config: Config) -> int:
     """Show the run that config.budget, or the flag in its place, chooses for the slice."""
     from bert_jax.benchmarking import dial, dial_run, dial_settings
 
@@ -304,7 +305,7 @@ def _choose(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
         )
     if not config.data.store:
         raise Refused("a budget needs the text that is trained on: give --config.data.store=STORE")
-    screen = _start(log, tpu_slice)
+    screen = _start(tpu_slice)
     compile_all, unpriced = make_compiler(tpu_slice, screen), set[EncoderShape]()
 
     def measure(config: ResolvedRun, index: int) -> dial.StepTime:

@@ -134,12 +134,12 @@ def _compare(log: LibraryLog, flags: StudyFlags) -> int:
         config = flags.config.load()
         tasks = () if flags.score else (*config.tasks, *map(_read_task, flags.task))
         config = dataclasses.replace(config, tasks=tasks)
+        log.hold()
         own_command = [sys.executable, "-m", "bert_jax.study", *sys.argv[1:]]
         study = Study(config, pathlib.Path(flags.workdir), own_command)
         scored = study.find_run(flags.score) if flags.score else None
         if scored is None and not flags.plan:
             workdir_lock.lock_folder(study.folder)
-        log.hold()
     screen = Screen(is_writer=True)
     if scored is not None:
         study.score(scored, screen)

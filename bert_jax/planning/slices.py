@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -13,21 +14,30 @@ from bert_jax.parallel import chips
 from bert_jax.parallel.chips import Chip
 from data_pipeline.io import Refused
 from data_pipeline.io.address import make_install_command
+from data_pipeline.io.small_files import list_names
 
 _SQUARES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-_BOXES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x12")
-_LARGE_BOXES = ("8x8x16", "8x16x16")
+_BOXES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")  # larger boxes are of cubes of 4x4x4
+_EDGES = list(itertools.combinations_with_replacement((4, 8, 12, 16, 20, 24), 3))
+
+
+def _list_boxes(most_chips: int) -> tuple[str, ...]:
+    """List the boxes by chips; the last of a size is the nearest to a cube: gcloud's own."""
+    boxes = [edges for edges in _EDGES if math.prod(edges) <= most_chips]
+    boxes.sort(key=lambda edges: (math.prod(edges), -sum(edges)))
+    return (*_BOXES, *("x".join(map(str, edges)) for edges in boxes))
+
 
 # Shapes that Google offers, by version. Source: the page of each version under
 # https://cloud.google.com/tpu/docs/system-architecture-tpu-vm.
 SHAPES: dict[str, tuple[str, ...]] = {
     "v2": ("2x2", "4x4", "8x8", "8x16", "16x16"),
     "v3": ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"),
-    "v4": _BOXES + _LARGE_BOXES,
+    "v4": _list_boxes(4096),
     "v5e": _SQUARES,
-    "v5p": _BOXES + _LARGE_BOXES + ("16x16x16", "16x16x24"),
+    "v5p": _list_boxes(6144),
     "v6e": _SQUARES,
-    "tpu7x": _BOXES + _LARGE_BOXES,
+    "tpu7x": _list_boxes(9216),
 }
 
 # gcloud's accelerator types: how a version is written, and whether they count its cores (two per
@@ -148,8 +158,9 @@ def find_slice(name: str, num_slices: int = 1, flag: str = "--topology=") -> Sli
                 f"{', '.join(SHAPES)}, as in {flag}v5e:4x4"
             )
         members = _list_slices(version)
-        names = ", ".join(f"{member.name} ({member.accelerator_type})" for member in members)
-        raise Refused(f"{flag}{name}: there is no such TPU slice; there are {names}")
+        names = list_names([f"{member.name} ({member.accelerator_type})" for member in members])
+        more = "; longer edges are multiples of 4, ascending" if len(members[0].dims) > 2 else ""
+        raise Refused(f"{flag}{name}: there is no such TPU slice; there are {names}{more}")
     tpu_slice = dataclasses.replace(known[name], num_slices=num_slices)
     if num_slices > 1 and tpu_slice.chip.name in ("v2", "v3"):
         raise Refused(
@@ -165,7 +176,8 @@ def resize_slice(like: Slice, count: int) -> Slice:
     Raises:
       Refused: there is none of that size.
     """
-    sizes = {candidate.chips: candidate for candidate in _list_slices(like.chip.name)}
+    members = [*_list_slices(like.chip.name), dataclasses.replace(like, num_slices=1)]
+    sizes = {candidate.chips: candidate for candidate in members}
     if count not in sizes:
         raise Refused(
             f"--scale has {count}, and there is no {like.chip.name} slice of {count} chips; there "

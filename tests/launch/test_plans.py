@@ -1,6 +1,7 @@
 """What each script would do, as --dry-run prints it; what is no slice or setting is refused."""
 
 import dataclasses
+import itertools
 import os
 import tarfile
 
@@ -104,10 +105,17 @@ SLICES = {
 }
 
 
-def test_a_slice_that_plan_knows_is_one_here():
-    for name in GENERATIONS:
-        for shape in SHAPES[name]:
-            assert shape == "1x1" or find_slice(f"{name}:{shape}", "", "file").topology == shape
+@pytest.mark.parametrize("name", GENERATIONS)
+def test_plan_and_the_scripts_know_the_same_slices(name):
+    """Among all boxes; 1x1 is not created by the scripts."""
+    edges = "1", "2", "4", "8", "12", "16", "20", "24", "28"
+    for shape in map("x".join, itertools.product(edges, repeat=SHAPES[name][0].count("x") + 1)):
+        topology = f"{name}:{shape}"
+        if shape in SHAPES[name] and shape != "1x1":
+            assert find_slice(topology, "gke", "file").topology == shape
+        else:
+            with pytest.raises(SystemExit):
+                find_slice(topology, "gke", "file")
 
 
 def test_a_box_that_an_accelerator_type_does_not_name_is_refused_on_queued(capsys):

@@ -15,6 +15,8 @@ from bert_jax.planning import slices
         ("v3-32", "v3:4x4", 16, 32),
         ("v3-128", "v3:8x8", 64, 128),
         ("v4-32", "v4:2x2x4", 16, 16),
+        ("v4-384", "v4:4x4x12", 192, 192),
+        ("v4-512", "v4:4x8x8", 256, 256),  # 4x4x16 has as many chips
         ("v5litepod-16", "v5e:4x4", 16, 16),
         ("v5litepod-64", "v5e:8x8", 64, 64),
         ("v5p-32", "v5p:2x2x4", 16, 16),
@@ -49,6 +51,8 @@ def test_other_sizes_of_the_same_version():
     several = slices.find_slice("v5e:4x4", num_slices=3)
     assert (several.chips, several.devices, several.name) == (48, 48, "v5e:4x4")
     assert slices.resize_slice(slices.find_slice("v5e:4x4"), 256).name == "v5e:16x16"
+    for like, name in (("v4:4x4x16", "v4:4x4x16"), ("v4:4x4x4", "v4:4x8x8")):
+        assert slices.resize_slice(slices.find_slice(like), 256).name == name
     with pytest.raises(ValueError, match=r"no v5e slice of 48 chips.*32, 64"):
         slices.resize_slice(slices.find_slice("v5e:4x4"), 48)
 
